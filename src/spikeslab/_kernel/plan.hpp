@@ -36,7 +36,8 @@ constexpr double kLog2 = 0.69314718055994530942;
 
 struct Component {
   double weight, mean, variance;
-  int index;  // its place in the caller's prior
+  int index;         // its place in the caller's prior
+  double log2_odds;  // log2 of its weight over the reference's
 };
 
 struct Level {  // one latent: the pivot of the nodes with m = (the level's position + 1) latents remaining
@@ -75,13 +76,20 @@ inline __attribute__((always_inline)) long backward_size(const Plan& p, int m) {
 }
 inline __attribute__((always_inline)) long sums_size(const Plan& p, int m) { return m ? p.levels[m - 1].sums_size : 0; }
 
-// One node's coefficients, and per component the matrix of its child, (m-1) x (m-1) each; the matrix of the node has row
-// length `stride`, and only lower triangles are used.
+// One node's coefficients, and the matrix of the child, (m-1) x (m-1) each, for every component that the recursion moves
+// to; the reference (forward) and a skipped spike (backward) keep the node's own matrix. That one has row length `stride`;
+// only lower triangles are used.
 void forward_node(const Plan& plan, int m, const double* Lam, int stride, double* node, double* children);
 void backward_node(const Plan& plan, int m, const double* A, int stride, double* node, double* children);
 // The tables of a whole subtree. `scratch` holds scratch_size(plan, m) numbers.
 void build_forward(const Plan& plan, int m, const double* Lam, int stride, double* table, double* scratch);
 void build_backward(const Plan& plan, int m, const double* A, int stride, double* table, double* scratch);
 long scratch_size(const Plan& plan, int m);
+
+// Components of the pivot that the backward recursion skips: 1 for a hard spike. The leaf block treats all its latents alike,
+// so there it takes a hard spike in each of them.
+inline __attribute__((always_inline)) int skipped(const Plan& p, int m) {
+  return p.levels[m - 1].hard && (m > p.layout.leaf_latents || p.layout.hard);
+}
 
 }  // namespace spikeslab

@@ -21,20 +21,24 @@ constexpr double kTop = 900, kMostBits = 1800;
 
 int forward_stride(const Plan& plan) { return plan.layout.means ? 4 : 2; }
 
-// The leaf block treats all its latents alike, so there a hard spike is skipped only when all have one.
-bool skips_spike(const Plan& plan, int m) {
-  return plan.levels[m - 1].hard && (m > plan.layout.leaf_latents || plan.layout.hard);
-}
-
-// log2 of the weight factor at delta = 0 of moving from the reference to c when the pivot's variance is L.
+// log2 of the weight factor at delta = 0 of moving from the reference r to c when the pivot's variance is L.
 double log2_weight(const Component& c, const Component& r, double L, double d) {
   const double gap = c.mean - r.mean;
-  return std::log2(c.weight / r.weight) + 0.5 * std::log2(r.variance * (r.variance / d)) +
-         (L + c.variance) * gap * gap / (2 * d * kLog2);
+  const double apart = gap == 0 ? 0 : (L + c.variance) * gap * gap / (2 * d * kLog2);
+  return c.log2_odds + 0.5 * std::log2(r.variance * (r.variance / d)) + apart;
 }
 
 double denominator(const Component& c, const Component& r, double L) {
   return L * (r.variance - c.variance) + c.variance * r.variance;
+}
+
+// The child's matrix: the node's less `factor` times the outer product of the pivot's row. Returns what follows it.
+double* eliminate(int n, const double* matrix, int stride, const double* row, double factor, double* child) {
+  for (int i = 0; i < n; i++, matrix += stride, child += n) {
+    const double scaled = factor * row[i];
+    for (int j = 0; j <= i; j++) child[j] = matrix[j] - scaled * row[j];
+  }
+  return child;
 }
 
 }  // namespace
@@ -46,22 +50,17 @@ void forward_node(const Plan& plan, int m, const double* Lam, int stride, double
   const double L = std::max(row[m - 1], level.least_variance);  // rounding must not take it below its bound
   std::copy(row, row + m - 1, node);
   double* coefficients = node + m - 1;
-  for (int k = 0; k < level.count; k++) {
-    double kappa = 0;
-    if (k < level.count - 1) {
-      const Component& c = level.components[k];
-      const double d = denominator(c, reference, L);
-      kappa = (reference.variance - c.variance) / d;
-      coefficients[0] = log2_weight(c, reference, L, d);
-      coefficients[1] = kappa;
-      if (plan.layout.means) {
-        coefficients[2] = kUnit * c.mean;
-        coefficients[3] = kUnit * c.variance * (c.mean - reference.mean) / d;
-      }
-      coefficients += forward_stride(plan);
+  for (int k = 0; k < level.count - 1; k++, coefficients += forward_stride(plan)) {
+    const Component& c = level.components[k];
+    const double d = denominator(c, reference, L);
+    const double kappa = (reference.variance - c.variance) / d;
+    coefficients[0] = log2_weight(c, reference, L, d);
+    coefficients[1] = kappa;
+    if (plan.layout.means) {
+      coefficients[2] = kUnit * c.mean;
+      coefficients[3] = kUnit * c.variance * (c.mean - reference.mean) / d;
     }
-    for (int i = 0; i < m - 1; i++, children += m - 1)
-      for (int j = 0; j <= i; j++) children[j] = Lam[static_cast<long>(i) * stride + j] - kappa * row[i] * row[j];
+    children = eliminate(m - 1, Lam, stride, row, kappa, children);
   }
 }
 
@@ -71,16 +70,12 @@ void backward_node(const Plan& plan, int m, const double* A, int stride, double*
   const double Ahh = std::max(row[m - 1], 0.0);
   std::copy(row, row + m - 1, node);
   double* coefficients = node + m - 1;
-  for (int k = 0; k < level.count; k++) {
+  for (int k = skipped(plan, m); k < level.count; k++, coefficients += 2) {
     const Component& c = level.components[k];
-    const double q = 1 + c.variance * Ahh, tau = c.variance / q;
-    if (k > 0 || !skips_spike(plan, m)) {
-      coefficients[0] = tau;
-      coefficients[1] = c.mean / q;
-      coefficients += 2;
-    }
-    for (int i = 0; i < m - 1; i++, children += m - 1)
-      for (int j = 0; j <= i; j++) children[j] = A[static_cast<long>(i) * stride + j] - tau * row[i] * row[j];
+    const double q = 1 + c.variance * Ahh;
+    coefficients[0] = c.variance / q;
+    coefficients[1] = c.mean / q;
+    children = eliminate(m - 1, A, stride, row, c.variance / q, children);
   }
 }
 
@@ -92,22 +87,25 @@ long scratch_size(const Plan& plan, int m) {
 
 void build_forward(const Plan& plan, int m, const double* Lam, int stride, double* table, double* scratch) {
   if (m == 0) return;
-  const Level& level = plan.levels[m - 1];
-  const long block = static_cast<long>(m - 1) * (m - 1);
+  const int last = plan.levels[m - 1].count - 1;
+  const long block = static_cast<long>(m - 1) * (m - 1), size = forward_size(plan, m - 1);
   forward_node(plan, m, Lam, stride, table, scratch);
-  double* child = table + m - 1 + (level.count - 1) * forward_stride(plan);
-  for (int k = 0; k < level.count; k++, child += forward_size(plan, m - 1))
-    build_forward(plan, m - 1, scratch + k * block, m - 1, child, scratch + level.count * block);
+  double* child = table + m - 1 + last * forward_stride(plan);
+  for (int k = 0; k < last; k++, child += size)
+    build_forward(plan, m - 1, scratch + k * block, m - 1, child, scratch + last * block);
+  build_forward(plan, m - 1, Lam, stride, child, scratch);
 }
 
 void build_backward(const Plan& plan, int m, const double* A, int stride, double* table, double* scratch) {
   if (m == 0) return;
-  const Level& level = plan.levels[m - 1];
-  const long block = static_cast<long>(m - 1) * (m - 1);
+  const int moved = plan.levels[m - 1].count - skipped(plan, m);
+  const long block = static_cast<long>(m - 1) * (m - 1), size = backward_size(plan, m - 1);
   backward_node(plan, m, A, stride, table, scratch);
-  double* child = table + m - 1 + 2 * (level.count - skips_spike(plan, m));
-  for (int k = 0; k < level.count; k++, child += backward_size(plan, m - 1))
-    build_backward(plan, m - 1, scratch + k * block, m - 1, child, scratch + level.count * block);
+  double* child = table + m - 1 + 2 * moved;
+  if (skipped(plan, m)) child += size;
+  for (int k = 0; k < moved; k++, child += size)
+    build_backward(plan, m - 1, scratch + k * block, m - 1, child, scratch + moved * block);
+  if (skipped(plan, m)) build_backward(plan, m - 1, A, stride, child - (moved + 1) * size, scratch);
 }
 
 Tree::Tree(int n, int k, const double* A, const double* weights, const double* means, const double* variances) {
@@ -138,7 +136,7 @@ void Tree::choose_components(const double* weights, const double* means, const d
     const std::size_t first = kept_.size();
     for (int c = 0; c < k; c++) {
       const int i = h * k + c;
-      if (weights[i] > 0) kept_.push_back({weights[i], means[i], variances[i], c});
+      if (weights[i] > 0) kept_.push_back({weights[i], means[i], variances[i], c, 0});
     }
     Component* begin = kept_.data() + first;
     Component* end = kept_.data() + kept_.size();
@@ -148,6 +146,7 @@ void Tree::choose_components(const double* weights, const double* means, const d
     if (end - begin > 1 && begin[1].variance == 0)
       throw std::invalid_argument("at most one component of a latent may have zero variance");
     const double broadest = end[-1].variance;
+    for (Component* c = begin; c != end; c++) c->log2_odds = std::log2(c->weight / end[-1].weight);
     const double a = A[static_cast<long>(h) * n + h];
     levels_.push_back({h, static_cast<int>(end - begin), begin->variance == 0 && begin->mean == 0, begin, 0, 0, 0, 0,
                        broadest / (1 + broadest * std::max(a, 0.0))});
@@ -184,7 +183,7 @@ void Tree::choose_layout() {
   plan_.tabulated = n;
   for (int m = 1; m <= n; m++) {
     Level& level = levels_[m - 1];
-    const int moved = level.count - skips_spike(plan_, m);
+    const int moved = level.count - skipped(plan_, m);
     level.leaves = level.count * leaves(plan_, m - 1);
     level.forward_size = m - 1 + (level.count - 1) * forward_stride(plan_) + level.count * forward_size(plan_, m - 1);
     level.backward_size = m - 1 + 2 * moved + level.count * backward_size(plan_, m - 1);
@@ -250,7 +249,7 @@ void Tree::choose_start() {
     for (int k = 0; k < level.count - 1; k++) {
       const Component& c = level.components[k];
       const double gap = c.mean - r.mean, least = denominator(c, r, level.least_variance);
-      double gain = std::log2(c.weight / r.weight) + 0.5 * std::log2(r.variance * (r.variance / least));
+      double gain = c.log2_odds + 0.5 * std::log2(r.variance * (r.variance / least));
       if (gap != 0) {
         gain += (r.variance + c.variance) * gap * gap / (2 * r.variance * r.variance * kLog2);
         const double curvature = least * (r.variance - c.variance);

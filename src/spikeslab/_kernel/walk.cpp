@@ -185,7 +185,6 @@ struct Leaf {
         Vec* totals1 = child_totals + k * sums(M - 1);
         if (kHard && k == 0) {
           backward<M - 1>(b, table1, leaf1, inverse, E, mass, totals1, tracked);
-          E[M - 1] = Vec{};
           continue;
         }
         const double* c = table + M - 1 + 2 * (k - kHard);
@@ -205,7 +204,7 @@ struct Leaf {
         if constexpr (M > 1) e -= c[0] * u;
         total[M - 1] += t * e + c[0] * p;
         if constexpr (kFirst) total[M] += e;
-        E[M - 1] = k == 0 ? e : E[M - 1] + e;
+        E[M - 1] = k == kHard ? e : E[M - 1] + e;
         mass = k == 0 ? p : mass + p;
         if (k > 0) tracked[(M - 1) * (K - 1) + k - 1] += p;
       }
@@ -297,7 +296,7 @@ class Walker {
       if (whole())
         backward(n_, b, plan_.backward, leaf_weights_, inverse, E, mass, sums_, s, vectors, levels);
       else
-        cut_backward(n_, plan_.Lam, plan_.A, x, w, b, inverse, E, mass, s, vectors, S, levels, scratch);
+        cut_backward(n_, plan_.Lam, n_, plan_.A, n_, x, w, b, inverse, E, mass, s, vectors, S, levels, scratch);
       write(points, start, count, E, s);
     }
     if (!moments) return;
@@ -354,7 +353,7 @@ class Walker {
     if (whole())
       forward<kPass>(n_, x, w, plan_.forward, leaf_weights_, z, vectors, levels);
     else
-      cut_forward<kPass>(n_, plan_.Lam, x, w, z, vectors, levels, scratch);
+      cut_forward<kPass>(n_, plan_.Lam, n_, x, w, z, vectors, levels, scratch);
   }
 
   // Within a table.
@@ -403,19 +402,19 @@ class Walker {
       return;
     }
     const Level& level = plan_.levels[m - 1];
-    const int skipped = level.hard;
-    const double* child = table + m - 1 + 2 * (level.count - skipped);
-    double* child_sums = sums + (level.count - skipped) * (m + kFirst);
+    const int skips = skipped(plan_, m);
+    const double* child = table + m - 1 + 2 * (level.count - skips);
+    double* child_sums = sums + (level.count - skips) * (m + kFirst);
     const Rows b1{ws, kBlock}, T{b1[m - 1], kBlock};
     double* P = T[m - 1];
     double* deeper = T[m];
     for (int k = 0; k < level.count; k++) {
-      if (k == 0 && skipped) {
+      if (k < skips) {
         backward(m - 1, b, child, leaf, inverse, E, mass, child_sums, s, vectors, deeper);
         memset(E[m - 1], 0, sizeof(double) * vectors * kLanes);
       } else {
-        const double* c = table + m - 1 + 2 * (k - skipped);
-        double* sums1 = sums + (k - skipped) * (m + kFirst);
+        const double* c = table + m - 1 + 2 * (k - skips);
+        double* sums1 = sums + (k - skips) * (m + kFirst);
         Vec* totals = reinterpret_cast<Vec*>(deeper);
         move_backward(m, table, c, b, b1, vectors);
         if (k == 0) {
@@ -436,16 +435,16 @@ class Walker {
   void fold(int m, const double* table, const double* sums, double* S, double* scratch) const {
     if (m == M) return Block::template fold<M>(table, sums, S, plan_.levels, plan_.components, out_);
     const Level& level = plan_.levels[m - 1];
-    const int skipped = level.hard;
-    const double* child = table + m - 1 + 2 * (level.count - skipped);
-    const double* child_sums = sums + (level.count - skipped) * (m + kFirst);
+    const int skips = skipped(plan_, m);
+    const double* child = table + m - 1 + 2 * (level.count - skips);
+    const double* child_sums = sums + (level.count - skips) * (m + kFirst);
     const long block = static_cast<long>(m - 1) * (m - 1);
     for (int k = 0; k < level.count; k++) {
       double* S1 = scratch;
       memset(S1, 0, sizeof(double) * block);
       fold(m - 1, child, child_sums, S1, scratch + block);
-      const double* c = table + m - 1 + 2 * (k - skipped);
-      fold_pivot(m, k, table, c, sums + (k - skipped) * (m + kFirst), S1, S);
+      const double* c = table + m - 1 + 2 * (k - skips);
+      fold_pivot(m, k, table, c, sums + (k - skips) * (m + kFirst), S1, S);
       child += backward_size(plan_, m - 1);
       child_sums += sums_size(plan_, m - 1);
     }
@@ -454,7 +453,7 @@ class Walker {
   void fold_pivot(int m, int k, const double* row, const double* c, const double* sums, const double* S1, double* S) const {
     const Level& level = plan_.levels[m - 1];
     add_triangle(m, S1, S);
-    if (k == 0 && level.hard) return;
+    if (k < skipped(plan_, m)) return;
     const long at = level.latent * plan_.components + level.components[k].index;
     fold_component<kFirst>(m, row, c[0], sums, S1, S, out_.first + at, out_.second + at);
   }
@@ -462,9 +461,10 @@ class Walker {
   // Above the tables of a tree that is too large for one: the same steps on a whole batch of points, each node's
   // coefficients made on the way.
   template <Pass kPass>
-  void cut_forward(int m, const double* Lam, Rows x, const double* w, double* z, int vectors, double* ws, double* scratch) {
+  void cut_forward(int m, const double* Lam, int stride, Rows x, const double* w, double* z, int vectors, double* ws,
+                   double* scratch) {
     if (m == plan_.tabulated) {
-      build_forward(plan_, m, Lam, m, tables_, scratch);
+      build_forward(plan_, m, Lam, stride, tables_, scratch);
       for (int v = 0; v < vectors; v += kBlock / kLanes) {
         const int point = v * kLanes;
         forward<kPass>(m, x.from(point), w + point, tables_, leaf_weights_, z + point, block_vectors(vectors - v), ws);
@@ -475,22 +475,22 @@ class Walker {
     const long block = static_cast<long>(m - 1) * (m - 1);
     double* node = scratch;
     double* matrices = node + m - 1 + last * kStride;
-    double* deeper = matrices + (last + 1) * block;
-    forward_node(plan_, m, Lam, m, node, matrices);
+    double* deeper = matrices + last * block;
+    forward_node(plan_, m, Lam, stride, node, matrices);
     const Rows x1{ws, kBatch};
     for (int k = 0; k < last; k++) {
       move_forward<kMeans>(m, node, node + m - 1 + k * kStride, x, w, x1, x1[m - 1], vectors);
-      cut_forward<kPass>(m - 1, matrices + k * block, x1, x1[m - 1], z, vectors, x1[m], deeper);
+      cut_forward<kPass>(m - 1, matrices + k * block, m - 1, x1, x1[m - 1], z, vectors, x1[m], deeper);
     }
-    cut_forward<kPass>(m - 1, matrices + last * block, x, w, z, vectors, ws, deeper);
+    cut_forward<kPass>(m - 1, Lam, stride, x, w, z, vectors, ws, deeper);
   }
 
-  void cut_backward(int m, const double* Lam, const double* A, Rows x, const double* w, Rows b, const double* inverse,
+  void cut_backward(int m, const double* Lam, int Lam_stride, const double* A, int A_stride, Rows x, const double* w, Rows b, const double* inverse,
                     Rows E, double* mass, Rows s, int vectors, double* S, double* ws, double* scratch) {
     if (m == plan_.tabulated) {
       double* backward_table = tables_ + forward_size(plan_, m);
-      build_forward(plan_, m, Lam, m, tables_, scratch);
-      build_backward(plan_, m, A, m, backward_table, scratch);
+      build_forward(plan_, m, Lam, Lam_stride, tables_, scratch);
+      build_backward(plan_, m, A, A_stride, backward_table, scratch);
       memset(sums_, 0, sizeof(double) * sums_size(plan_, m));
       for (int v = 0; v < vectors; v += kBlock / kLanes) {
         const int point = v * kLanes, some = block_vectors(vectors - v);
@@ -503,7 +503,7 @@ class Walker {
       return;
     }
     const Level& level = plan_.levels[m - 1];
-    const int count = level.count, last = count - 1, skipped = level.hard;
+    const int count = level.count, last = count - 1, skips = skipped(plan_, m);
     const long block = static_cast<long>(m - 1) * (m - 1);
     double* forward_at = scratch;
     double* backward_at = forward_at + m - 1 + last * kStride;
@@ -512,21 +512,23 @@ class Walker {
     double* As = Lams + count * block;
     double* S1 = As + count * block;
     double* deeper = S1 + block;
-    forward_node(plan_, m, Lam, m, forward_at, Lams);
-    backward_node(plan_, m, A, m, backward_at, As);
+    forward_node(plan_, m, Lam, Lam_stride, forward_at, Lams);
+    backward_node(plan_, m, A, A_stride, backward_at, As);
     const Rows x1{ws, kBatch}, b1{x1[m], kBatch}, T{b1[m - 1], kBatch};
     double *w1 = x1[m - 1], *P = T[m - 1], *ws1 = T[m];
     for (int k = 0; k < count; k++) {
-      const bool spike = k == 0 && skipped, in_place = k == 0;
-      const double* c = backward_at + m - 1 + 2 * (k - skipped);
-      if (k < last) move_forward<kMeans>(m, forward_at, forward_at + m - 1 + k * kStride, x, w, x1, w1, vectors);
-      if (!spike) move_backward(m, backward_at, c, b, b1, vectors);
+      const bool moves_forward = k < last, moves_backward = k >= skips, in_place = k == 0;
+      const double* c = backward_at + m - 1 + 2 * (k - skips);
+      if (moves_forward) move_forward<kMeans>(m, forward_at, forward_at + m - 1 + k * kStride, x, w, x1, w1, vectors);
+      if (moves_backward) move_backward(m, backward_at, c, b, b1, vectors);
       memset(S1, 0, sizeof(double) * block);
-      cut_backward(m - 1, Lams + k * block, As + k * block, k < last ? x1 : x, k < last ? w1 : w, spike ? b : b1, inverse,
-                   in_place ? E : T, in_place ? mass : P, s, vectors, S1, ws1, deeper);
+      cut_backward(m - 1, moves_forward ? Lams + k * block : Lam, moves_forward ? m - 1 : Lam_stride,
+                   moves_backward ? As + (k - skips) * block : A, moves_backward ? m - 1 : A_stride, moves_forward ? x1 : x,
+                   moves_forward ? w1 : w, moves_backward ? b1 : b, inverse, in_place ? E : T, in_place ? mass : P, s,
+                   vectors, S1, ws1, deeper);
       memset(sums, 0, sizeof(double) * (m + 1));
       Vec* totals = reinterpret_cast<Vec*>(ws1);
-      if (spike)
+      if (!moves_backward)
         memset(E[m - 1], 0, sizeof(double) * vectors * kLanes);
       else if (in_place)
         gather<kFirst, true>(m, backward_at, c, b, E, mass, E, mass, nullptr, sums, vectors, totals);
