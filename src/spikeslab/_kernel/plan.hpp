@@ -81,7 +81,7 @@ inline __attribute__((always_inline)) long sums_size(const Plan& p, int m) { ret
 // only lower triangles are used.
 void forward_node(const Plan& plan, int m, const double* Lam, int stride, double* node, double* children);
 void backward_node(const Plan& plan, int m, const double* A, int stride, double* node, double* children);
-// The tables of a whole subtree. `scratch` holds scratch_size(plan, m) numbers.
+// The tables of a whole subtree of m > 0 latents. `scratch` holds scratch_size(plan, m) numbers.
 void build_forward(const Plan& plan, int m, const double* Lam, int stride, double* table, double* scratch);
 void build_backward(const Plan& plan, int m, const double* A, int stride, double* table, double* scratch);
 long scratch_size(const Plan& plan, int m);

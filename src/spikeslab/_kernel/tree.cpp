@@ -48,7 +48,7 @@ void forward_node(const Plan& plan, int m, const double* Lam, int stride, double
   const double* row = Lam + static_cast<long>(m - 1) * stride;
   const Component& reference = level.components[level.count - 1];
   const double L = std::max(row[m - 1], level.least_variance);  // rounding must not take it below its bound
-  std::copy(row, row + m - 1, node);
+  for (int j = 0; j < m - 1; j++) node[j] = row[j];
   double* coefficients = node + m - 1;
   for (int k = 0; k < level.count - 1; k++, coefficients += forward_stride(plan)) {
     const Component& c = level.components[k];
@@ -68,7 +68,7 @@ void backward_node(const Plan& plan, int m, const double* A, int stride, double*
   const Level& level = plan.levels[m - 1];
   const double* row = A + static_cast<long>(m - 1) * stride;
   const double Ahh = std::max(row[m - 1], 0.0);
-  std::copy(row, row + m - 1, node);
+  for (int j = 0; j < m - 1; j++) node[j] = row[j];
   double* coefficients = node + m - 1;
   for (int k = skipped(plan, m); k < level.count; k++, coefficients += 2) {
     const Component& c = level.components[k];
@@ -86,10 +86,10 @@ long scratch_size(const Plan& plan, int m) {
 }
 
 void build_forward(const Plan& plan, int m, const double* Lam, int stride, double* table, double* scratch) {
-  if (m == 0) return;
   const int last = plan.levels[m - 1].count - 1;
   const long block = static_cast<long>(m - 1) * (m - 1), size = forward_size(plan, m - 1);
   forward_node(plan, m, Lam, stride, table, scratch);
+  if (m == 1) return;
   double* child = table + m - 1 + last * forward_stride(plan);
   for (int k = 0; k < last; k++, child += size)
     build_forward(plan, m - 1, scratch + k * block, m - 1, child, scratch + last * block);
@@ -97,10 +97,10 @@ void build_forward(const Plan& plan, int m, const double* Lam, int stride, doubl
 }
 
 void build_backward(const Plan& plan, int m, const double* A, int stride, double* table, double* scratch) {
-  if (m == 0) return;
   const int moved = plan.levels[m - 1].count - skipped(plan, m);
   const long block = static_cast<long>(m - 1) * (m - 1), size = backward_size(plan, m - 1);
   backward_node(plan, m, A, stride, table, scratch);
+  if (m == 1) return;
   double* child = table + m - 1 + 2 * moved;
   if (skipped(plan, m)) child += size;
   for (int k = 0; k < moved; k++, child += size)

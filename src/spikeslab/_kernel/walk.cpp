@@ -13,7 +13,7 @@ namespace spikeslab {
 namespace SPIKESLAB_ISA {
 namespace {
 
-constexpr int kBlock = 64;    // points that walk through a table together
+constexpr int kBlock = 128;   // points that walk through a table together
 constexpr int kBatch = 1024;  // points that share the tables of a tree cut into subtrees
 
 enum class Pass { kStore, kSum, kMaximum };  // what the forward pass does with the leaf weights
@@ -63,12 +63,14 @@ void move_backward(int m, const double* row, const double* c, Rows b, Rows b1, i
   for_groups(vectors, step);
 }
 
+// How a child's moments get into those of its node. The first child writes its own into the node's rows; where that was a
+// skipped spike, the pivot's row is still to be written by the second.
+enum class Join { kInPlace, kAfterSpike, kAdd };
+
 // Backward step upwards: the child's moments T and mass P join the node's E and mass, and the sums over the points.
-// The first child has written its moments into E and mass themselves.
-template <bool kFirst, bool kInPlace>
+template <bool kFirst, Join kJoin>
 void gather(int m, const double* row, const double* c, Rows b, Rows T, const double* P, Rows E, double* mass,
-            double* tracked, double* sums, int vectors, Vec* totals) {
-  for (int j = 0; j < m + kFirst; j++) totals[j] = Vec{};
+            double* tracked, Vec* sums, int vectors) {
   const auto step = [&](auto group, int point) SPIKESLAB_LAMBDA {
     constexpr int G = decltype(group)::value;
     Vec t[G], u[G];
@@ -83,23 +85,22 @@ void gather(int m, const double* row, const double* c, Rows b, Rows T, const dou
         const Vec moment = load(T[j] + i);
         u[g] += row[j] * moment;
         total += t[g] * moment;
-        if constexpr (!kInPlace) store(E[j] + i, load(E[j] + i) + moment);
+        if constexpr (kJoin != Join::kInPlace) store(E[j] + i, load(E[j] + i) + moment);
       }
-      totals[j] += total;
+      sums[j] += total;
     }
     for (int g = 0; g < G; g++) {
       const int i = point + g * kLanes;
       const Vec p = load(P + i);
       const Vec e = t[g] * p - c[0] * u[g];
-      totals[m - 1] += t[g] * e + c[0] * p;
-      if constexpr (kFirst) totals[m] += e;
-      store(E[m - 1] + i, kInPlace ? e : load(E[m - 1] + i) + e);
-      if constexpr (!kInPlace) store(mass + i, load(mass + i) + p);
+      sums[m - 1] += t[g] * e + c[0] * p;
+      if constexpr (kFirst) sums[m] += e;
+      store(E[m - 1] + i, kJoin == Join::kAdd ? load(E[m - 1] + i) + e : e);
+      if constexpr (kJoin != Join::kInPlace) store(mass + i, load(mass + i) + p);
       if (tracked) store(tracked + i, load(tracked + i) + p);
     }
   };
   for_groups(vectors, step);
-  for (int j = 0; j < m + kFirst; j++) sums[j] += sum_lanes(totals[j]);
 }
 
 // Second moments from the sums: those of the child, S1 (row length m - 1), and of the pivot, join S (row length m).
@@ -125,7 +126,8 @@ SPIKESLAB_INLINE void add_triangle(int m, const double* S1, double* S) {
     for (int j = 0; j <= i; j++) S[i * m + j] += S1[i * (m - 1) + j];
 }
 
-// ---- the leaf block: the last M latents with K components each, unrolled in registers ----
+// ---- the leaf block: the last M latents with K components each, unrolled in registers. Its leaf weights are stored vector by
+// vector, so that both passes stream through them ----
 
 template <int K, bool kHard, bool kMeans>
 struct Leaf {
@@ -163,9 +165,9 @@ struct Leaf {
         }
 #pragma GCC unroll 4
         for (int j = 0; j < M - 1; j++) x1[j] = x[j] - table[j] * t;
-        forward<M - 1, kPass>(x1, w1, child + k * forward_table(M - 1), out + k * leaves(M - 1) * kBlock, z);
+        forward<M - 1, kPass>(x1, w1, child + k * forward_table(M - 1), out + k * leaves(M - 1) * kLanes, z);
       }
-      forward<M - 1, kPass>(x, w, child + (K - 1) * forward_table(M - 1), out + (K - 1) * leaves(M - 1) * kBlock, z);
+      forward<M - 1, kPass>(x, w, child + (K - 1) * forward_table(M - 1), out + (K - 1) * leaves(M - 1) * kLanes, z);
     }
   }
 
@@ -181,7 +183,7 @@ struct Leaf {
 #pragma GCC unroll 4
       for (int k = 0; k < K; k++) {
         const double* table1 = child + k * backward_table(M - 1);
-        const double* leaf1 = leaf + k * leaves(M - 1) * kBlock;
+        const double* leaf1 = leaf + k * leaves(M - 1) * kLanes;
         Vec* totals1 = child_totals + k * sums(M - 1);
         if (kHard && k == 0) {
           backward<M - 1>(b, table1, leaf1, inverse, E, mass, totals1, tracked);
@@ -241,13 +243,14 @@ class Walker {
 
   const Plan& plan_;
   const Sums& out_;
-  const int n_, tracked_;
-  double *leaf_weights_, *sums_, *tables_;
+  const int n_;
+  double *leaf_weights_, *tables_;
+  Vec* sums_;  // one lane per lane of points; `lane_sums` adds the lanes up
 
  public:
-  Walker(const Plan& plan, const Sums& out) : plan_(plan), out_(out), n_(plan.latents), tracked_(plan.components - 1) {
+  Walker(const Plan& plan, const Sums& out) : plan_(plan), out_(out), n_(plan.latents) {
     leaf_weights_ = workspace(Slot::kLeaves, leaves(plan_, plan_.tabulated) * kBlock);
-    sums_ = workspace(Slot::kSums, sums_size(plan_, plan_.tabulated));
+    sums_ = reinterpret_cast<Vec*>(workspace(Slot::kSums, sums_size(plan_, plan_.tabulated) * kLanes));
     tables_ = whole() ? nullptr
                       : workspace(Slot::kTables, forward_size(plan_, plan_.tabulated) +
                                                      backward_size(plan_, plan_.tabulated));
@@ -257,12 +260,12 @@ class Walker {
     const bool moments = points.mean != nullptr;
     const int batch = whole() ? kBlock : kBatch;
     const long rows = static_cast<long>(n_) * batch;
-    double* memory = workspace(Slot::kRows, (3 + tracked_) * rows + 4 * batch);
+    double* memory = workspace(Slot::kRows, (3 + plan_.components) * rows + 4 * batch);
     const Rows x{memory, batch}, b{memory + rows, batch}, E{memory + 2 * rows, batch}, s{memory + 3 * rows, batch};
-    double* w = memory + (3 + tracked_) * rows;
+    double* w = memory + (3 + plan_.components) * rows;
     double *z = w + batch, *inverse = z + batch, *mass = inverse + batch;
     const long matrix = static_cast<long>(n_) * n_;
-    long level_size = (n_ + 2) * kLanes, matrices = scratch_size(plan_, n_);
+    long level_size = n_ * (n_ + 2L) * kLanes, matrices = scratch_size(plan_, n_);
     for (int m = 1; m <= n_; m++) {  // what one level of the recursions below takes
       const long count = plan_.levels[m - 1].count;
       level_size += 3L * m * batch;
@@ -272,7 +275,7 @@ class Walker {
     double* S = workspace(Slot::kMatrices, matrix + matrices);
     double* scratch = S + matrix;
     memset(S, 0, sizeof(double) * matrix);
-    memset(sums_, 0, sizeof(double) * sums_size(plan_, plan_.tabulated));
+    memset(sums_, 0, sizeof(Vec) * sums_size(plan_, plan_.tabulated));
 
     for (long start = 0; start < points.count; start += batch) {
       const int count = static_cast<int>(points.count - start < batch ? points.count - start : batch);
@@ -291,16 +294,17 @@ class Walker {
         walk_forward<Pass::kSum>(x, w, z, vectors, levels, scratch);
       for (int i = 0; i < count; i++) points.log_ratio[start + i] = kLog2 * (log2(z[i]) - w[i]);
       if (!moments) continue;
+      memset(E.at, 0, sizeof(double) * rows);  // nobody writes the row of a latent that is always exactly zero
       for (int i = 0; i < padded; i++) inverse[i] = i < count ? 1 / z[i] : 0;  // a padded point weighs nothing
-      memset(s.at, 0, sizeof(double) * tracked_ * rows);
+      memset(s.at, 0, sizeof(double) * plan_.components * rows);
       if (whole())
         backward(n_, b, plan_.backward, leaf_weights_, inverse, E, mass, sums_, s, vectors, levels);
       else
         cut_backward(n_, plan_.Lam, n_, plan_.A, n_, x, w, b, inverse, E, mass, s, vectors, S, levels, scratch);
-      write(points, start, count, E, s);
+      write(points, start, count, E, s, mass);
     }
     if (!moments) return;
-    if (whole()) fold(n_, plan_.backward, sums_, S, scratch);
+    if (whole()) fold(n_, plan_.backward, lane_sums(sums_, sums_size(plan_, n_)), S, scratch);
     for (int i = 0; i < n_; i++)
       for (int j = 0; j <= i; j++) {
         const long a = plan_.levels[i].latent, c = plan_.levels[j].latent;
@@ -310,6 +314,9 @@ class Walker {
   }
 
  private:
+  // Row of the j-th probability that the leaf block tracks: those of the components but the first.
+  int tracked_row(int j) const { return j / (K > 1 ? K - 1 : 1) * plan_.components + j % (K > 1 ? K - 1 : 1) + 1; }
+
   bool whole() const { return plan_.tabulated == n_; }
 
   void read(const double* from, int count, int padded, double scale, Rows to) const {
@@ -321,30 +328,35 @@ class Walker {
     }
   }
 
-  void write(const Points& points, long start, int count, Rows E, Rows s) const {
-    const int K_all = plan_.components;
+  // Moments and component probabilities of a batch. `mass` is 1 for a point, 0 for padding; the first component of a latent has
+  // what the others leave.
+  void write(const Points& points, long start, int count, Rows E, Rows s, double* mass) const {
+    const int components = plan_.components;
     for (int j = 0; j < n_; j++) {
       const Level& level = plan_.levels[j];
       double* mean = points.mean + start * n_ + level.latent;
-      double total = 0, rest_total = 0;
-      for (int i = 0; i < count; i++) {
-        mean[static_cast<long>(i) * n_] = E[j][i];
-        total += E[j][i];
-        double rest = 1;  // what the components but the first leave
-        double* p = points.probabilities ? points.probabilities + ((start + i) * n_ + level.latent) * K_all : nullptr;
-        for (int k = 1; k < level.count; k++) {
-          const double probability = s[j * tracked_ + k - 1][i];
-          out_.counts[level.latent * K_all + level.components[k].index] += probability;
-          if (p) p[level.components[k].index] = probability;
-          rest -= probability;
-        }
-        rest = rest > 0 ? rest : 0;
-        rest_total += rest;
-        if (p) p[level.components[0].index] = rest;
+      for (int i = 0; i < count; i++) mean[static_cast<long>(i) * n_] = E[j][i];
+      if (!kFirst) out_.first[level.latent * components + level.components[level.count - 1].index] += total(E[j], count);
+      double* rest = s[j * components];
+      for (int i = 0; i < count; i += kLanes) {
+        Vec left = load(mass + i);
+        for (int k = 1; k < level.count; k++) left -= load(s[j * components + k] + i);
+        store(rest + i, maximum(left, Vec{}));
       }
-      out_.counts[level.latent * K_all + level.components[0].index] += rest_total;
-      if (!kFirst) out_.first[level.latent * K_all + level.components[level.count - 1].index] += total;
+      for (int k = 0; k < level.count; k++) {
+        const double* row = s[j * components + k];
+        out_.counts[level.latent * components + level.components[k].index] += total(row, count);
+        if (!points.probabilities) continue;
+        double* p = points.probabilities + (start * n_ + level.latent) * components + level.components[k].index;
+        for (int i = 0; i < count; i++) p[static_cast<long>(i) * n_ * components] = row[i];
+      }
     }
+  }
+
+  static double total(const double* row, int count) {
+    Vec sum{};
+    for (int i = 0; i < count; i += kLanes) sum += load(row + i);
+    return sum_lanes(sum);
   }
 
   template <Pass kPass>
@@ -364,7 +376,7 @@ class Walker {
         const int i = v * kLanes;
         Vec r[M + 1], total = load(z + i);
         for (int j = 0; j < M; j++) r[j] = load(x[j] + i);
-        Block::template forward<M, kPass>(r, load(w + i), table, out + i, total);
+        Block::template forward<M, kPass>(r, load(w + i), table, out + i * Block::leaves(M), total);
         store(z + i, total);
       }
       return;
@@ -384,51 +396,61 @@ class Walker {
   }
 
   void backward(int m, Rows b, const double* table, const double* leaf, const double* inverse, Rows E, double* mass,
-                double* sums, Rows s, int vectors, double* ws) const {
+                Vec* sums, Rows s, int vectors, double* ws) const {
     if (m == M) {
-      constexpr int kTotals = Block::sums(M) + 1, kTracked = M * (K - 1) + 1;
-      Vec totals[kTotals] = {};
+      constexpr int kSums = Block::sums(M), kTracked = M * (K - 1) + 1;
+      Vec totals[kSums + 1];
+      for (int j = 0; j < kSums; j++) totals[j] = sums[j];
       for (int v = 0; v < vectors; v++) {
         const int i = v * kLanes;
         Vec r[M + 1], moments[M + 1], probabilities[kTracked], total;
         for (int j = 0; j < M; j++) r[j] = load(b[j] + i);
-        for (int j = 0; j < M * (K - 1); j++) probabilities[j] = load(s[j] + i);
-        Block::template backward<M>(r, table, leaf + i, load(inverse + i), moments, total, totals, probabilities);
+        for (int j = 0; j < M * (K - 1); j++) probabilities[j] = load(s[tracked_row(j)] + i);
+        Block::template backward<M>(r, table, leaf + i * Block::leaves(M), load(inverse + i), moments, total, totals, probabilities);
         for (int j = 0; j < M; j++) store(E[j] + i, moments[j]);
-        for (int j = 0; j < M * (K - 1); j++) store(s[j] + i, probabilities[j]);
+        for (int j = 0; j < M * (K - 1); j++) store(s[tracked_row(j)] + i, probabilities[j]);
         store(mass + i, total);
       }
-      for (int j = 0; j < kTotals - 1; j++) sums[j] += sum_lanes(totals[j]);
+      for (int j = 0; j < kSums; j++) sums[j] = totals[j];
       return;
     }
     const Level& level = plan_.levels[m - 1];
     const int skips = skipped(plan_, m);
     const double* child = table + m - 1 + 2 * (level.count - skips);
-    double* child_sums = sums + (level.count - skips) * (m + kFirst);
+    Vec* child_sums = sums + (level.count - skips) * (m + kFirst);
     const Rows b1{ws, kBlock}, T{b1[m - 1], kBlock};
     double* P = T[m - 1];
     double* deeper = T[m];
     for (int k = 0; k < level.count; k++) {
       if (k < skips) {
         backward(m - 1, b, child, leaf, inverse, E, mass, child_sums, s, vectors, deeper);
-        memset(E[m - 1], 0, sizeof(double) * vectors * kLanes);
       } else {
         const double* c = table + m - 1 + 2 * (k - skips);
-        double* sums1 = sums + (k - skips) * (m + kFirst);
-        Vec* totals = reinterpret_cast<Vec*>(deeper);
+        const Rows T1 = k == 0 ? E : T;
+        double* P1 = k == 0 ? mass : P;
         move_backward(m, table, c, b, b1, vectors);
-        if (k == 0) {
-          backward(m - 1, b1, child, leaf, inverse, E, mass, child_sums, s, vectors, deeper);
-          gather<kFirst, true>(m, table, c, b, E, mass, E, mass, nullptr, sums1, vectors, totals);
-        } else {
-          backward(m - 1, b1, child, leaf, inverse, T, P, child_sums, s, vectors, deeper);
-          gather<kFirst, false>(m, table, c, b, T, P, E, mass, s[(m - 1) * tracked_ + k - 1], sums1, vectors, totals);
-        }
+        backward(m - 1, b1, child, leaf, inverse, T1, P1, child_sums, s, vectors, deeper);
+        join(m, k, table, c, b, T1, P1, E, mass, s, sums + (k - skips) * (m + kFirst), vectors);
       }
       child += backward_size(plan_, m - 1);
       child_sums += sums_size(plan_, m - 1);
       leaf += leaves(plan_, m - 1) * kBlock;
     }
+  }
+
+  void join(int m, int k, const double* row, const double* c, Rows b, Rows T, const double* P, Rows E, double* mass, Rows s,
+            Vec* sums, int vectors) const {
+    if (k == 0) return gather<kFirst, Join::kInPlace>(m, row, c, b, T, P, E, mass, nullptr, sums, vectors);
+    double* tracked = s[(m - 1) * plan_.components + k];
+    if (k == skipped(plan_, m)) return gather<kFirst, Join::kAfterSpike>(m, row, c, b, T, P, E, mass, tracked, sums, vectors);
+    gather<kFirst, Join::kAdd>(m, row, c, b, T, P, E, mass, tracked, sums, vectors);
+  }
+
+  // In place: the numbers take less room than the vectors they come from.
+  static const double* lane_sums(Vec* sums, long count) {
+    double* totals = reinterpret_cast<double*>(sums);
+    for (long i = 0; i < count; i++) totals[i] = sum_lanes(sums[i]);
+    return totals;
   }
 
   // Adds to S (m x m, lower triangle).
@@ -491,7 +513,7 @@ class Walker {
       double* backward_table = tables_ + forward_size(plan_, m);
       build_forward(plan_, m, Lam, Lam_stride, tables_, scratch);
       build_backward(plan_, m, A, A_stride, backward_table, scratch);
-      memset(sums_, 0, sizeof(double) * sums_size(plan_, m));
+      memset(sums_, 0, sizeof(Vec) * sums_size(plan_, m));
       for (int v = 0; v < vectors; v += kBlock / kLanes) {
         const int point = v * kLanes, some = block_vectors(vectors - v);
         double unused[kBlock] = {};
@@ -499,7 +521,7 @@ class Walker {
         backward(m, b.from(point), backward_table, leaf_weights_, inverse + point, E.from(point), mass + point, sums_,
                  s.from(point), some, ws);
       }
-      fold(m, backward_table, sums_, S, scratch);
+      fold(m, backward_table, lane_sums(sums_, sums_size(plan_, m)), S, scratch);
       return;
     }
     const Level& level = plan_.levels[m - 1];
@@ -507,34 +529,30 @@ class Walker {
     const long block = static_cast<long>(m - 1) * (m - 1);
     double* forward_at = scratch;
     double* backward_at = forward_at + m - 1 + last * kStride;
-    double* sums = backward_at + m - 1 + 2 * count;
-    double* Lams = sums + m + 1;
+    double* Lams = backward_at + m - 1 + 2 * count;
     double* As = Lams + count * block;
     double* S1 = As + count * block;
     double* deeper = S1 + block;
     forward_node(plan_, m, Lam, Lam_stride, forward_at, Lams);
     backward_node(plan_, m, A, A_stride, backward_at, As);
     const Rows x1{ws, kBatch}, b1{x1[m], kBatch}, T{b1[m - 1], kBatch};
-    double *w1 = x1[m - 1], *P = T[m - 1], *ws1 = T[m];
+    double *w1 = x1[m - 1], *P = T[m - 1], *ws1 = T[m] + (m + 1) * kLanes;
+    Vec* sums = reinterpret_cast<Vec*>(T[m]);
     for (int k = 0; k < count; k++) {
-      const bool moves_forward = k < last, moves_backward = k >= skips, in_place = k == 0;
+      const bool moves_forward = k < last, moves_backward = k >= skips;
+      const Rows E1 = k == 0 ? E : T;
+      double* P1 = k == 0 ? mass : P;
       const double* c = backward_at + m - 1 + 2 * (k - skips);
       if (moves_forward) move_forward<kMeans>(m, forward_at, forward_at + m - 1 + k * kStride, x, w, x1, w1, vectors);
       if (moves_backward) move_backward(m, backward_at, c, b, b1, vectors);
       memset(S1, 0, sizeof(double) * block);
       cut_backward(m - 1, moves_forward ? Lams + k * block : Lam, moves_forward ? m - 1 : Lam_stride,
                    moves_backward ? As + (k - skips) * block : A, moves_backward ? m - 1 : A_stride, moves_forward ? x1 : x,
-                   moves_forward ? w1 : w, moves_backward ? b1 : b, inverse, in_place ? E : T, in_place ? mass : P, s,
-                   vectors, S1, ws1, deeper);
-      memset(sums, 0, sizeof(double) * (m + 1));
-      Vec* totals = reinterpret_cast<Vec*>(ws1);
-      if (!moves_backward)
-        memset(E[m - 1], 0, sizeof(double) * vectors * kLanes);
-      else if (in_place)
-        gather<kFirst, true>(m, backward_at, c, b, E, mass, E, mass, nullptr, sums, vectors, totals);
-      else
-        gather<kFirst, false>(m, backward_at, c, b, T, P, E, mass, s[(m - 1) * tracked_ + k - 1], sums, vectors, totals);
-      fold_pivot(m, k, backward_at, c, sums, S1, S);
+                   moves_forward ? w1 : w, moves_backward ? b1 : b, inverse, E1, P1, s, vectors, S1,
+                   ws1, deeper);
+      memset(sums, 0, sizeof(Vec) * (m + 1));
+      if (moves_backward) join(m, k, backward_at, c, b, E1, P1, E, mass, s, sums, vectors);
+      fold_pivot(m, k, backward_at, c, lane_sums(sums, m + 1), S1, S);
     }
   }
 
