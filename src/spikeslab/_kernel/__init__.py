@@ -1,0 +1,9 @@
+"""The compiled elimination tree: exact posteriors of K-component latents, for blocks of points.
+
+At import the best instruction set of this CPU is chosen; the environment variable ``SPIKESLAB_KERNEL``
+names another one (`available` lists them).
+"""
+
+from ._core import Tree, available, chosen, use
+
+__all__ = ["Tree", "available", "chosen", "use"]

@@ -1,0 +1,44 @@
+import numpy as np
+from numpy.typing import NDArray
+
+_Array = NDArray[np.float64]
+
+def available() -> list[str]:
+    """Names of the kernels this CPU can run, the best first."""
+
+def chosen() -> str:
+    """Name of the kernel in use."""
+
+def use(name: str) -> None:
+    """Use another kernel; an empty name is the best one."""
+
+class Tree:
+    """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not depend on b.
+
+    Points come as b and as xhat, their posterior means under the *reference state*: every latent in its
+    broadest component.
+    """
+
+    states: float
+    log_constant: float
+    def __init__(self, A: _Array, weights: _Array, means: _Array, variances: _Array) -> None: ...
+    def reference(self) -> tuple[_Array, _Array, _Array]:
+        """Means and variances of the reference components (H,), and the posterior covariance (H, H)."""
+
+    def evidence(self, b: _Array, xhat: _Array) -> _Array:
+        """Log of each point's evidence over that of the reference state, (N,)."""
+
+    def moments(
+        self, b: _Array, xhat: _Array, probabilities: bool = False
+    ) -> tuple[_Array, _Array, _Array, _Array, _Array]:
+        """The evidence (N,), <x> (N, H), component probabilities (N or 0, H, K); summed over the points: per component
+        the probability, <x> and <x^2> (3, H, K), and <xx'> (H, H)."""
+
+    def second_moments(self, b: _Array, xhat: _Array) -> _Array:
+        """<xx'> of each point, (N, H, H)."""
+
+    def log2_state_weights(self, xhat: _Array) -> _Array:
+        """log2 weight of every state relative to the reference state, (N, states)."""
+
+    def digits(self) -> list[tuple[int, list[int]]]:
+        """How a state's number is read: per digit, the fastest first, the latent and what component each value means."""

@@ -1,0 +1,188 @@
+"""Free coordinates of a model, its exact gradient in them, and EM's own metric.
+
+W, offset and means are coordinates as they are; weights = a^2 / sum a^2, variances = t^2 + smallest and
+noise = floor + B B' (B a number, a diagonal or a matrix), so that every bound is a regular interior point and nothing is
+ever clipped. All slab variances are coordinates where the model can be expanded: parameter expansion at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ._arrays import Array, unchecked
+from .m_step import Model, regression, residual_scatter, solve_regression
+from .noise import NOISES
+from .parameters import Parameters
+from .prior import Prior
+from .statistics import Statistics
+
+# Roots this small (squared, relative to the floor or the unit of variance) would be stationary points: start off them.
+_LEAST_SQUARE = 1e-6
+
+
+class Coordinates:
+    """Maps between Parameters and one vector of the free numbers.
+
+    Parameters
+    ----------
+    model : Model
+    start : Parameters
+        Gives the shapes, and the values of what is not learned.
+    floor : float
+        Least noise variance.
+    """
+
+    def __init__(self, model: Model, start: Parameters, floor: float) -> None:
+        self._model, self._start, self._floor = model, start, floor
+        family, learn = model.prior, model.learn
+        n_features, n_latents = start.n_features, start.n_latents
+        rows = 1 if family.shared else n_latents
+        self._rows = rows
+        free_prior = "prior" in learn
+        self._means = family.learned_means(rows) & free_prior
+        self._variances = family.learned_variances(rows, model.expandable) & free_prior
+        n_noise = {"isotropic": 1, "diagonal": n_features, "full": n_features**2}[model.noise]
+        sizes = [
+            n_features * n_latents * ("components" in learn),
+            n_features * ("mean" in learn),
+            rows * family.n_components * free_prior,
+            int(self._means.sum()),
+            int(self._variances.sum()),
+            n_noise * ("noise" in learn),
+        ]
+        self._cuts = np.cumsum(sizes)[:-1]
+
+    def pack(self, p: Parameters) -> Array:
+        """The coordinates of parameters."""
+        prior, rows, learn = p.prior, self._rows, self._model.learn
+        root: Array = np.empty(0)
+        if "noise" in learn:
+            values = p.noise.values
+            if self._model.noise == "full":
+                spectrum, vectors = np.linalg.eigh(values)
+                spectrum = np.maximum(spectrum - self._floor, _LEAST_SQUARE * self._floor)
+                root = (vectors * np.sqrt(spectrum)) @ vectors.T
+            else:
+                root = np.sqrt(np.maximum(values - self._floor, _LEAST_SQUARE * self._floor))
+        least = self._model.prior.smallest_variance
+        variances = prior.variances[:rows][self._variances] - least
+        return np.concatenate(
+            [
+                p.mixing.ravel() if "components" in learn else [],
+                p.offset if "mean" in learn else [],
+                np.sqrt(prior.weights[:rows]).ravel() if "prior" in learn else [],
+                prior.means[:rows][self._means],
+                np.sqrt(np.maximum(variances, _LEAST_SQUARE * least)),
+                root.ravel(),
+            ]
+        )
+
+    def _split(self, theta: Array) -> list[Array]:
+        return np.split(theta, self._cuts)
+
+    def unpack(self, theta: Array) -> Parameters:
+        """The parameters at given coordinates."""
+        W, c, a, m, t, B = self._split(theta)
+        start, model = self._start, self._model
+        prior, noise = start.prior, start.noise
+        n_features, n_latents = start.n_features, start.n_latents
+        if "prior" in model.learn:
+            squares = a.reshape(self._rows, -1) ** 2
+            weights = squares / squares.sum(axis=1, keepdims=True)
+            means, variances = (np.array(v[: self._rows]) for v in (prior.means, prior.variances))
+            means[self._means] = m
+            variances[self._variances] = t**2 + model.prior.smallest_variance
+            shape = (n_latents, model.prior.n_components)
+            weights, means, variances = (
+                np.ascontiguousarray(np.broadcast_to(v, shape)) for v in (weights, means, variances)
+            )
+            prior = unchecked(Prior, weights=weights, means=means, variances=variances)
+        if "noise" in model.learn:
+            cls = NOISES[model.noise]
+            if model.noise == "full":
+                B = B.reshape(n_features, n_features)
+                noise = cls.from_scatter(
+                    B @ B.T + self._floor * np.eye(n_features), n_features, self._floor
+                )
+            else:
+                values = B**2 + self._floor
+                total = values * n_features if model.noise == "isotropic" else values
+                noise = cls.from_scatter(total, n_features, self._floor)
+        mixing = W.reshape(n_features, n_latents) if W.size else start.mixing
+        offset = c if "mean" in model.learn else start.offset
+        return unchecked(Parameters, mixing=mixing, offset=offset, prior=prior, noise=noise)
+
+    def gradient(
+        self, theta: Array, p: Parameters, s: Statistics
+    ) -> tuple[Array, Callable[[Array], Array]]:
+        """Gradient of the penalised log-likelihood (Fisher's identity), and EM's metric.
+
+        The metric applies the inverse information of the complete data: to first order it turns a gradient into the
+        displacement of an EM step.
+        """
+        model, family, rows = self._model, self._model.prior, self._rows
+        learn = model.learn
+        _, _, a, _, t, B = self._split(theta)
+        a = a.reshape(rows, -1) if a.size else np.ones((rows, family.n_components))
+        noise, prior = p.noise, p.prior
+        weights, means, variances = (
+            v[:rows] for v in (prior.weights, prior.means, prior.variances)
+        )
+        counts, first, second = (family.pool(v)[:rows] for v in (s.counts, s.first, s.second))
+
+        linear: Array = np.empty((0, 0))
+        zz: Array = np.empty((0, 0))
+        if not learn.isdisjoint(("components", "mean")):
+            coefficients, yz, zz = regression(model, p, s)
+            linear = noise.solve(yz - coefficients @ zz)
+
+        # the weights' regularisation counts like further points
+        tallies = counts + family.weight_count
+        total = tallies.sum(axis=1, keepdims=True)
+        slope_a = 2 * (tallies - total * weights) / np.where(a == 0, 1, a)
+        safe = np.where(variances > 0, variances, 1.0)
+        slope_m = (first - counts * means) / safe
+        scatter = second - 2 * means * first + means**2 * counts
+        seen = counts + family.variance_count
+        slope_v = (
+            scatter + family.variance_count * family.variance_at - variances * seen
+        ) / safe**2
+        slope_t = slope_v[self._variances] * t
+
+        slope_B: Array = np.empty(0)
+        if "noise" in learn:
+            R = residual_scatter(model.noise, p.mixing, p.offset, s)
+            if model.noise == "full":
+                B = B.reshape(R.shape)
+                slope_B = (noise.solve(noise.solve(R).T) - s.n * noise.solve(np.eye(len(R)))) @ B
+            else:
+                each = p.n_features if model.noise == "isotropic" else 1
+                slope_B = B * (R / noise.values - s.n * each) / noise.values
+
+        def join(linear: Array, a: Array, m: Array, t: Array, B: Array) -> Array:
+            parts = [linear[:, : p.n_latents].ravel()] if "components" in learn else []
+            parts += [linear[:, -1]] if "mean" in learn else []
+            parts += [a.ravel()] if "prior" in learn else []
+            return np.concatenate([*parts, m, t, B.ravel()])
+
+        def metric(g: Array) -> Array:
+            W, c, u, m, t, B = self._split(g)
+            step = linear
+            if step.size:
+                columns = [W.reshape(p.n_features, -1)] if W.size else []
+                columns += [c[:, None]] if c.size else []
+                step = solve_regression(
+                    np.zeros_like(linear), noise.apply(np.concatenate(columns, axis=1)), zz
+                )
+            if u.size:
+                u = u.reshape(rows, -1) * (a**2).sum(axis=1, keepdims=True) / (4 * total)
+            width = safe / (seen + 1e-3)
+            if model.noise == "full":
+                B = noise.apply(B.reshape(p.n_features, -1)) if B.size else B
+            else:
+                B = B * noise.values / (p.n_features if model.noise == "isotropic" else 1)
+            return join(step, u, m * width[self._means], t * width[self._variances] / 2, B / (2 * s.n))
+
+        return join(linear, slope_a, slope_m[self._means], slope_t, slope_B), metric

@@ -1,0 +1,156 @@
+"""All parameters of a model, and their file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from ._arrays import Array, as_array, frozen
+from .noise import Noise, make_noise
+from .prior import Prior
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """``y = offset + mixing @ x + e`` with ``x`` from `prior` and ``e`` from `noise`.
+
+    Parameters
+    ----------
+    mixing : array of shape (D, H)
+    offset : array of shape (D,)
+    prior : Prior
+    noise : IsotropicNoise, DiagonalNoise or FullNoise
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spikeslab import IsotropicNoise, Parameters, Prior
+    >>> truth = Parameters(np.eye(2), np.zeros(2), Prior.spike_and_slab([0.2, 0.3]), IsotropicNoise(0.01, 2))
+    >>> Y, X = truth.sample(100, np.random.default_rng(0))
+    >>> Y.shape, X.shape
+    ((100, 2), (100, 2))
+    """
+
+    mixing: Array
+    offset: Array
+    prior: Prior
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        mixing = as_array("mixing", self.mixing, (None, self.prior.n_latents))
+        offset = as_array("offset", self.offset, (len(mixing),))
+        if self.noise.n_features != len(mixing):
+            raise ValueError(
+                f"the noise has {self.noise.n_features} features, the mixing {len(mixing)}"
+            )
+        frozen(self, mixing=mixing, offset=offset)
+
+    @property
+    def n_features(self) -> int:
+        return self.mixing.shape[0]
+
+    @property
+    def n_latents(self) -> int:
+        return self.mixing.shape[1]
+
+    @property
+    def mean(self) -> Array:
+        """Mean of y."""
+        return self.offset + self.mixing @ self.prior.mean
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of y."""
+        return (self.mixing * self.prior.variance) @ self.mixing.T + self.noise.covariance
+
+    def sample(self, n_samples: int, rng: Generator) -> tuple[Array, Array]:
+        """Data and the latents they came from, shapes (n_samples, D) and (n_samples, H)."""
+        latents, _ = self.prior.sample(n_samples, rng)
+        noise = rng.standard_normal((n_samples, self.n_features))
+        if self.noise.kind == "full":
+            noise = noise @ np.linalg.cholesky(self.noise.covariance).T
+        else:
+            noise = noise * np.sqrt(self.noise.values)
+        return self.offset + latents @ self.mixing.T + noise, latents
+
+    def shifted(self, shift: Array) -> Parameters:
+        """The parameters of ``y + shift``."""
+        return replace(self, offset=self.offset + shift)
+
+    def scaled_latents(self, factor: Array) -> Parameters:
+        """The same density of y with latents ``factor * x``."""
+        return replace(self, mixing=self.mixing / factor, prior=self.prior.scaled(factor))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything as named arrays: what a file holds."""
+        return {
+            "mixing": self.mixing,
+            "offset": self.offset,
+            "weights": self.prior.weights,
+            "means": self.prior.means,
+            "variances": self.prior.variances,
+            "noise": self.noise.values,
+            "noise_kind": np.array(self.noise.kind),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> Parameters:
+        prior = Prior(arrays["weights"], arrays["means"], arrays["variances"])
+        noise = make_noise(str(arrays["noise_kind"]), arrays["noise"], len(arrays["offset"]))
+        return cls(arrays["mixing"], arrays["offset"], prior, noise)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an .npz file; it appears whole or not at all."""
+        save_arrays(path, "parameters", self.arrays())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Parameters:
+        """Read what `save` wrote."""
+        return cls.from_arrays(load_arrays(path, "parameters"))
+
+
+def save_arrays(
+    path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]
+) -> None:
+    """Write arrays with a mark of what they are, through a temporary file beside the target."""
+    path = Path(path)
+    mark = {"spikeslab_format": np.array(FORMAT), "spikeslab_content": np.array(content)}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **mark, **arrays)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load_arrays(path: str | os.PathLike[str], content: str) -> dict[str, np.ndarray]:
+    """Read what `save_arrays` wrote, refusing anything else with a sentence."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a readable spikeslab file: {error}") from None
+    except Exception as error:  # zlib.error and what else a damaged archive may raise
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if "spikeslab_format" not in arrays:
+        raise ValueError(f"{path} was not written by spikeslab")
+    version = int(arrays.pop("spikeslab_format"))
+    if version != FORMAT:
+        raise ValueError(f"{path} has format {version}; this version of spikeslab reads {FORMAT}")
+    found = str(arrays.pop("spikeslab_content"))
+    if found != content:
+        raise ValueError(f"{path} holds {found}, not {content}")
+    return arrays

@@ -1,0 +1,222 @@
+"""The exact posterior of the latents for given parameters."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+
+from ._arrays import Array
+from ._kernel import Tree
+from .parameters import Parameters
+
+# Numbers held at once while states are enumerated: 128 MiB.
+_STATE_BLOCK = 1 << 24
+
+
+class Moments(NamedTuple):
+    """Posterior moments of a block of N points."""
+
+    log_evidence: Array  # (N,), log density of each point
+    mean: Array  # (N, H), <x>
+    probabilities: Array  # (N or 0, H, K), of the components
+    counts: Array  # (H, K), the probabilities summed over the points
+    first: Array  # (H, K), <x> where the component is on, summed
+    second: Array  # (H, K), <x^2> where the component is on, summed
+    outer: Array  # (H, H), <xx'> summed
+
+
+class Supports(NamedTuple):
+    """The most probable supports of N points.
+
+    A support says which latents are active, that is, not in their spike.
+    """
+
+    active: np.ndarray  # (N, k, H), bool
+    probability: Array  # (N, k), in falling order
+
+
+class Inference:
+    """Exact inference with fixed parameters; everything that does not depend on the data is done once.
+
+    Densities are computed relative to the *reference state*, in which each latent is in its broadest component. It is
+    one Gaussian, whose density comes out as a sum of squares, without the cancellation of ``b'Ab - y'y / sigma^2``.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+        mixing, noise, prior = parameters.mixing, parameters.noise, parameters.prior
+        self._precise_mixing = noise.solve(mixing)
+        self._gram = mixing.T @ self._precise_mixing
+        self._tree = Tree(self._gram, prior.weights, prior.means, prior.variances)
+        mean, variance, covariance = self._tree.reference()
+        n_features, n_latents = mixing.shape
+        if n_latents <= n_features:
+            gain = self._precise_mixing @ covariance
+        else:  # the same matrix, V W' (W V W' + Sigma)^-1, where the product above would cancel
+            spread = mixing * variance
+            gain = np.linalg.solve(spread @ mixing.T + noise.apply(np.eye(n_features)), spread)
+        self._gain = gain
+        offset = parameters.offset
+        self._b0 = -(offset @ self._precise_mixing)
+        self._xhat0 = mean - (offset + mixing @ mean) @ gain
+        self._reference_mean = mean
+        self._reference_precision = np.divide(
+            1.0, variance, out=np.zeros_like(variance), where=variance > 0
+        )
+        self._log_constant = (
+            self._tree.log_constant - (n_features * np.log(2 * np.pi) + noise.log_det) / 2
+        )
+
+    @property
+    def n_states(self) -> float:
+        return self._tree.states
+
+    def _natural(self, Y: Array) -> tuple[Array, Array]:
+        """b and the posterior mean under the reference state, both (N, H)."""
+        b = Y @ self._precise_mixing
+        b += self._b0
+        xhat = Y @ self._gain
+        xhat += self._xhat0
+        return b, xhat
+
+    def _log_reference(self, Y: Array, xhat: Array) -> Array:
+        """Log density of each point under the reference state."""
+        residual = Y - xhat @ self.parameters.mixing.T
+        residual -= self.parameters.offset
+        deviation = xhat - self._reference_mean
+        squares = self.parameters.noise.squared_norms(residual)
+        squares += (deviation * deviation) @ self._reference_precision
+        return self._log_constant - squares / 2
+
+    def log_evidence(self, Y: Array) -> Array:
+        """Log density of each row of Y, (N,)."""
+        b, xhat = self._natural(Y)
+        return self._log_reference(Y, xhat) + self._tree.evidence(b, xhat)
+
+    def moments(self, Y: Array, probabilities: bool = False) -> Moments:
+        """Posterior moments of the rows of Y; per-point component probabilities only on request."""
+        b, xhat = self._natural(Y)
+        log_ratio, mean, each, sums, outer = self._tree.moments(b, xhat, probabilities)
+        log_ratio += self._log_reference(Y, xhat)
+        return Moments(log_ratio, mean, each, sums[0], sums[1], sums[2], outer)
+
+    def covariance(self, Y: Array) -> Array:
+        """Posterior covariance of the latents of each point, (N, H, H)."""
+        b, xhat = self._natural(Y)
+        _, mean, _, _, _ = self._tree.moments(b, xhat)
+        return self._tree.second_moments(b, xhat) - mean[:, :, None] * mean[:, None, :]
+
+    def _states(self) -> np.ndarray:
+        """Component numbers of all states, (states, H)."""
+        components = np.empty((int(self.n_states), self.parameters.n_latents), np.int8)
+        number = np.arange(len(components))
+        for latent, values in self._tree.digits():
+            number, digit = np.divmod(number, len(values))
+            components[:, latent] = np.array(values, np.int8)[digit]
+        return components
+
+    def _state_probabilities(self, Y: Array):
+        """Blocks (first row, probabilities) of the states' probabilities."""
+        rows = max(1, int(_STATE_BLOCK // self.n_states))
+        for start in range(0, len(Y), rows):
+            _, xhat = self._natural(Y[start : start + rows])
+            weights = self._tree.log2_state_weights(xhat)
+            weights -= weights.max(axis=1, keepdims=True)
+            np.exp2(weights, out=weights)
+            weights /= weights.sum(axis=1, keepdims=True)
+            yield start, weights
+
+    def supports(self, Y: Array, k: int) -> Supports:
+        """The k most probable supports of each point, and their probabilities."""
+        patterns, of_state = np.unique(self._states() > 0, axis=0, return_inverse=True)
+        of_state = of_state.ravel()
+        k = min(k, len(patterns))
+        one_to_one = len(patterns) == len(of_state)
+        active = np.empty((len(Y), k, self.parameters.n_latents), bool)
+        probability = np.empty((len(Y), k))
+        for start, weights in self._state_probabilities(Y):
+            if one_to_one:
+                each = np.empty_like(weights)
+                each[:, of_state] = weights
+            else:
+                each = np.stack(
+                    [np.bincount(of_state, row, minlength=len(patterns)) for row in weights]
+                )
+            best = np.argpartition(-each, k - 1, axis=1)[:, :k]
+            order = np.argsort(-np.take_along_axis(each, best, 1), axis=1, kind="stable")
+            best = np.take_along_axis(best, order, 1)
+            block = slice(start, start + len(weights))
+            active[block] = patterns[best]
+            probability[block] = np.take_along_axis(each, best, 1)
+        return Supports(active, probability)
+
+    def sample(self, Y: Array, n_samples: int, rng: Generator) -> Array:
+        """Draws of the latents from the posterior of each point, (n_samples, N, H)."""
+        prior, (N, H) = self.parameters.prior, (len(Y), self.parameters.n_latents)
+        b, _ = self._natural(Y)
+        states = self._states()
+        drawn = np.empty((n_samples, N, H))
+        latents = np.arange(H)
+        for start, weights in self._state_probabilities(Y):
+            edges = np.cumsum(weights, axis=1)
+            for i, edge in enumerate(edges, start=start):
+                number = np.searchsorted(edge, rng.random(n_samples) * edge[-1], side="right")
+                components = states[np.minimum(number, len(edge) - 1)]
+                mean = prior.means[latents, components]
+                root = np.sqrt(prior.variances[latents, components])
+                # x = mean + root u, u ~ N(P^-1 root (b - A mean), P^-1), P = I + root A root = L L'
+                precision = np.eye(H) + root[:, :, None] * self._gram * root[:, None, :]
+                factor = np.linalg.cholesky(precision)
+                pull = root * (b[i] - mean @ self._gram)
+                half = np.linalg.solve(factor, pull[:, :, None])
+                half += rng.standard_normal((n_samples, H, 1))
+                u = np.linalg.solve(factor.transpose(0, 2, 1), half)
+                drawn[:, i] = mean + root * u[:, :, 0]
+        return drawn
+
+
+class Posterior:
+    """What a fitted model says about the latents of given data; made by `GaussianSparseCoding.posterior`.
+
+    Attributes
+    ----------
+    activation : array of shape (N, H)
+        Probability that each latent is active, that is, not in its spike.
+    mean : array of shape (N, H)
+        Posterior mean of the latents.
+    component_probabilities : array of shape (N, H, K)
+    log_evidence : array of shape (N,)
+        Log density of each point.
+    """
+
+    def __init__(self, parameters: Parameters, Y: Array) -> None:
+        self._inference = Inference(parameters)
+        self._data = Y
+        moments = self._inference.moments(Y, probabilities=True)
+        self.mean = moments.mean
+        self.component_probabilities = moments.probabilities
+        self.activation = moments.probabilities[:, :, 1:].sum(axis=2)
+        self.log_evidence = moments.log_evidence
+
+    def covariance(self) -> Array:
+        """Posterior covariance of the latents of each point, (N, H, H)."""
+        return self._inference.covariance(self._data)
+
+    def supports(self, k: int = 1) -> Supports:
+        """The k most probable sets of active latents of each point, and their probabilities."""
+        if not isinstance(k, (int, np.integer)) or k < 1:
+            raise ValueError(f"k must be a positive whole number, got {k!r}")
+        return self._inference.supports(self._data, int(k))
+
+    def sample(self, n_samples: int = 1, random_state=None) -> Array:
+        """Draws of the latents, (n_samples, N, H)."""
+        if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
+            raise ValueError(f"n_samples must be a positive whole number, got {n_samples!r}")
+        rng = np.random.default_rng(random_state)
+        return self._inference.sample(self._data, int(n_samples), rng)
+
+    def __repr__(self) -> str:
+        n_points, n_latents = self.mean.shape
+        return f"<Posterior of {n_latents} latents for {n_points} points>"

@@ -1,0 +1,139 @@
+"""Sufficient statistics: a sum over data points, all that the M-step and the gradient see of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._arrays import Array
+from .noise import NOISES
+from .parameters import Parameters
+from .posterior import Inference
+
+# State visits and numbers of data that make a block: milliseconds of work, a few megabytes.
+_BLOCK_VISITS, _BLOCK_NUMBERS = 1 << 22, 1 << 20
+_LEAST_POINTS, _MOST_POINTS = 128, 1 << 14
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Statistics:
+    """Sums over `n` points y of posterior expectations of their latents x. Statistics of two data sets add.
+
+    `counts`, `first` and `second` are, for each latent and component, the sums of its probability and of x and x^2 where
+    it is on. `yy` is the part of sum yy' that the noise model depends on.
+    """
+
+    n: float
+    log_likelihood: float
+    counts: Array  # (H, K)
+    first: Array  # (H, K)
+    second: Array  # (H, K)
+    x: Array  # (H,)
+    xx: Array  # (H, H)
+    yx: Array  # (D, H)
+    y: Array  # (D,)
+    yy: Array  # (), (D,) or (D, D)
+
+    def __add__(self, other: Statistics) -> Statistics:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Statistics(*(a + b for a, b in pairs))
+
+
+class Expectation:
+    """The E-step on data in memory: called with parameters, it returns their Statistics.
+
+    Blocks of rows are shifted and converted to float64 one at a time, so that memory does not grow with the data. Their
+    borders depend on the data's shape and the number of states alone: the result is the same for any number of threads.
+
+    Parameters
+    ----------
+    X : array of shape (N, D)
+    noise_kind : "isotropic", "diagonal" or "full"
+    shift : array of shape (D,), optional
+        Subtracted from the data; the parameters describe the shifted data.
+    executor : concurrent.futures.Executor, optional
+        Where to compute blocks side by side.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        noise_kind: str = "isotropic",
+        shift: ArrayLike = 0.0,
+        executor: Executor | None = None,
+    ) -> None:
+        self._data, self._shift, self._executor = X, np.asarray(shift, np.float64), executor
+        self._kept: Array | None = None
+        product = NOISES[noise_kind].product
+        y, yy = 0.0, 0.0
+        for block in self._blocks(0):
+            y = y + block.sum(axis=0)
+            yy = yy + product(block.T, block.T)
+        self._y, self._yy = np.asarray(y), np.asarray(yy)
+
+    def _block_points(self, n_states: float) -> int:
+        points = min(_BLOCK_VISITS // max(n_states, 1), _BLOCK_NUMBERS // self._data.shape[1])
+        return int(min(max(points, _LEAST_POINTS), _MOST_POINTS))
+
+    def _rows(self, start: int, stop: int) -> Array:
+        return np.subtract(self._data[start:stop], self._shift, dtype=np.float64)
+
+    def _blocks(self, n_states: float) -> Iterator[Array]:
+        """Rows of shifted data; those of a small data set are kept."""
+        points, total = self._block_points(n_states), len(self._data)
+        if total > _MOST_POINTS:
+            return (self._rows(i, min(i + points, total)) for i in range(0, total, points))
+        if self._kept is None:
+            self._kept = self._rows(0, total)
+        kept = self._kept
+        return (kept[i : i + points] for i in range(0, total, points))
+
+    def __call__(self, parameters: Parameters) -> Statistics:
+        inference = Inference(parameters)
+
+        def expect(block: Array) -> Statistics:
+            moments = inference.moments(block)
+            return Statistics(
+                len(block),
+                float(moments.log_evidence.sum()),
+                moments.counts,
+                moments.first,
+                moments.second,
+                moments.mean.sum(axis=0),
+                moments.outer,
+                block.T @ moments.mean,
+                0.0,  # type: ignore[arg-type]  # y and yy do not change with the parameters
+                0.0,  # type: ignore[arg-type]
+            )
+
+        total = _total(expect, self._blocks(inference.n_states), self._executor)
+        return Statistics(
+            *(getattr(total, f.name) for f in fields(total)[:-2]), self._y, self._yy
+        )
+
+
+def _total(
+    expect: Callable[[Array], Statistics], blocks: Iterable[Array], executor: Executor | None
+) -> Statistics:
+    results = map(expect, blocks) if executor is None else _ahead(executor, expect, blocks)
+    total = next(results)
+    for more in results:
+        total = total + more
+    return total
+
+
+def _ahead(executor: Executor, function, items, waiting: int = 16) -> Iterator:
+    """Results in order, like Executor.map, with only a few items taken ahead: blocks are made when they are needed."""
+    pending = []
+    for item in items:
+        pending.append(executor.submit(function, item))
+        if len(pending) >= waiting:
+            yield pending.pop(0).result()
+    for future in pending:
+        yield future.result()
