@@ -1,6 +1,6 @@
 """Gaussian Sparse Coding: spike-and-slab latent variable models fitted by exact maximum likelihood."""
 
-
+from .estimator import GaussianSparseCoding, Run
 from .m_step import Model
 from .maximise import Progress, Result, maximise
 from .noise import DiagonalNoise, FullNoise, IsotropicNoise
@@ -15,6 +15,7 @@ __all__ = [
     "DiagonalNoise",
     "Expectation",
     "FullNoise",
+    "GaussianSparseCoding",
 
     "IsotropicNoise",
     "Model",
@@ -24,6 +25,7 @@ __all__ = [
     "PriorFamily",
     "Progress",
     "Result",
+    "Run",
     "Statistics",
     "Supports",
     "maximise",

@@ -45,6 +45,14 @@ class Statistics:
         return Statistics(*(a + b for a, b in pairs))
 
 
+def block_slices(shape: tuple[int, ...], n_states: float) -> Iterator[slice]:
+    """Rows of data (N, D) in blocks whose size depends on the shape and on the number of states alone."""
+    total, n_features = shape
+    points = min(_BLOCK_VISITS // n_states, _BLOCK_NUMBERS // n_features)
+    points = int(min(max(points, _LEAST_POINTS), _MOST_POINTS))
+    return (slice(start, min(start + points, total)) for start in range(0, total, points))
+
+
 class Expectation:
     """The E-step on data in memory: called with parameters, it returns their Statistics.
 
@@ -59,6 +67,11 @@ class Expectation:
         Subtracted from the data; the parameters describe the shifted data.
     executor : concurrent.futures.Executor, optional
         Where to compute blocks side by side.
+
+    Attributes
+    ----------
+    y, yy : arrays
+        The part of the Statistics that does not depend on the parameters.
     """
 
     def __init__(
@@ -72,27 +85,22 @@ class Expectation:
         self._kept: Array | None = None
         product = NOISES[noise_kind].product
         y, yy = 0.0, 0.0
-        for block in self._blocks(0):
+        for block in self._blocks(1):
             y = y + block.sum(axis=0)
             yy = yy + product(block.T, block.T)
-        self._y, self._yy = np.asarray(y), np.asarray(yy)
+        self.y, self.yy = np.asarray(y), np.asarray(yy)
 
-    def _block_points(self, n_states: float) -> int:
-        points = min(_BLOCK_VISITS // max(n_states, 1), _BLOCK_NUMBERS // self._data.shape[1])
-        return int(min(max(points, _LEAST_POINTS), _MOST_POINTS))
-
-    def _rows(self, start: int, stop: int) -> Array:
-        return np.subtract(self._data[start:stop], self._shift, dtype=np.float64)
+    def _rows(self, rows: slice) -> Array:
+        return np.subtract(self._data[rows], self._shift, dtype=np.float64)
 
     def _blocks(self, n_states: float) -> Iterator[Array]:
         """Rows of shifted data; those of a small data set are kept."""
-        points, total = self._block_points(n_states), len(self._data)
-        if total > _MOST_POINTS:
-            return (self._rows(i, min(i + points, total)) for i in range(0, total, points))
+        rows = block_slices(self._data.shape, n_states)
+        if len(self._data) > _MOST_POINTS:
+            return map(self._rows, rows)
         if self._kept is None:
-            self._kept = self._rows(0, total)
-        kept = self._kept
-        return (kept[i : i + points] for i in range(0, total, points))
+            self._kept = self._rows(slice(None))
+        return map(self._kept.__getitem__, rows)
 
     def __call__(self, parameters: Parameters) -> Statistics:
         inference = Inference(parameters)
@@ -114,7 +122,7 @@ class Expectation:
 
         total = _total(expect, self._blocks(inference.n_states), self._executor)
         return Statistics(
-            *(getattr(total, f.name) for f in fields(total)[:-2]), self._y, self._yy
+            *(getattr(total, f.name) for f in fields(total)[:-2]), self.y, self.yy
         )
 
 

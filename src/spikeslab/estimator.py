@@ -1,0 +1,592 @@
+"""GaussianSparseCoding, the scikit-learn estimator."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from threading import Event
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from ._arrays import Array, as_array
+from ._checks import check_bool, check_choice, check_integer, check_real
+from .initialise import STARTS
+from .m_step import LEARNABLE, Model
+from .maximise import Progress, Result, maximise
+from .metrics import orthogonality_deviation
+from .noise import NOISES
+from .parameters import Parameters, load_arrays, save_arrays
+from .posterior import Inference, Posterior
+from .prior import PriorFamily
+from .statistics import Expectation, block_slices
+
+_DEFAULT_COMPONENTS = 8
+_ANNEAL_FROM = 0.3  # of the mean variance
+_ANNEAL_ITERATIONS = 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """One restart.
+
+    Attributes
+    ----------
+    log_likelihood : float
+        Per sample.
+    n_iter : int
+    converged : bool
+    reason : str
+        Why it stopped: "converged", "max_iter", "callback" or "interrupted".
+    orthogonality_deviation : float
+        Largest deviation from 90 degrees between two columns of the mixing matrix.
+    """
+
+    log_likelihood: float
+    n_iter: int
+    converged: bool
+    reason: str
+    orthogonality_deviation: float
+
+
+class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Gaussian Sparse Coding: a spike-and-slab latent variable model fitted by exact maximum likelihood.
+
+    Every sample is ``y = mean_ + mixing_ @ x + e`` with Gaussian noise ``e`` and sparse latents ``x``: each is exactly zero
+    with probability ``1 - activation_[h]``, and Gaussian otherwise. The posterior over all combinations of active
+    latents is computed in closed form, so the likelihood is exact and never falls during the fit.
+
+    Parameters
+    ----------
+    n_components : int, default=None
+        Number of latents H. None means as many as features, at most 8. The cost doubles with every latent; 24 is the limit.
+    noise : {"isotropic", "diagonal", "full"}, default="isotropic"
+        Covariance of the noise.
+    slab_mean : bool, default=False
+        Learn the mean of each active latent, and the offset ``mean_`` with it. For skewed sources.
+    spike : {"hard", "soft"}, default="hard"
+        A soft spike is a narrow Gaussian of learned width instead of exactly zero.
+    n_slabs : int, default=1
+        Gaussians that an active latent is a mixture of. More than one fits heavy tails.
+    shared_prior : bool, default=False
+        One prior for all latents: fewer parameters for few or very noisy data.
+    init : {"pca", "random"}, array of shape (n_components, n_features) or Parameters, default="pca"
+        Where to start: a random rotation of the principal subspace, the paper's random draw, the given components, or
+        the given parameters. Only the first three are drawn anew in each of the `n_init` runs.
+    n_init : int, default=5
+        Number of runs; the one with the highest likelihood is kept.
+    max_iter : int, default=1000
+        Iterations of a run.
+    tol : float, default=1e-7
+        A run has converged when three iterations in a row gain less than this per sample.
+    accelerate : bool, default=True
+        Quasi-Newton EM, which needs a small fraction of the iterations; False is the paper's plain EM.
+    min_noise : float, default=1e-4
+        Least noise variance, relative to the mean variance of the features.
+    anneal : "auto", bool or int, default="auto"
+        Let the least noise variance fall to `min_noise` over the first 100 (or the given number of) iterations,
+        which avoids poor optima at low noise. "auto" does so when starting from "pca" with at most as many latents as features.
+    to_learn : collection of {"components", "prior", "noise", "mean"}, default=None
+        Parameters to learn, the others keeping their initial values. None means all but "mean", and that too if
+        `slab_mean`; otherwise the mean is that of the data.
+    warm_start : bool, default=False
+        Start from the result of the previous fit.
+    n_jobs : int, default=None
+        Threads: for the runs, or with a single run for blocks of samples. None means 1, -1 all processors.
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for reproducible results.
+    callback : callable, default=None
+        Called with a `Progress` after every iteration; returning True ends that run.
+    verbose : int, default=0
+        1 prints a line for every run, 2 also one for every tenth iteration.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        The generating directions, one a row; ``mixing_`` is its transpose. An active latent has unit variance (several
+        slabs: unit mean square).
+    activation_ : array of shape (n_components,)
+        Probability that a latent is active.
+    slab_mean_ : array of shape (n_components,)
+        Mean of a latent when it is active.
+    mean_ : array of shape (n_features,)
+        The offset.
+    noise_covariance_ : array of shape (n_features, n_features)
+    parameters_ : Parameters
+        All of these, with the full prior.
+    log_likelihood_ : float
+        Per sample, of the training data.
+    history_ : list of float
+        Log-likelihood per sample after every iteration of the best run.
+    n_iter_ : int
+        Iterations of the best run.
+    converged_ : bool
+    runs_ : list of Run
+        One record for every run.
+
+    References
+    ----------
+    J. Lücke and A.-S. Sheikh, "Closed-form EM for sparse coding and its application to source separation", LVA/ICA 2012.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spikeslab import GaussianSparseCoding
+    >>> rng = np.random.default_rng(0)
+    >>> sources = rng.standard_normal((500, 2)) * (rng.random((500, 2)) < 0.3)
+    >>> X = sources @ [[1.0, 1.0], [1.0, -1.0]] + 0.1 * rng.standard_normal((500, 2))
+    >>> model = GaussianSparseCoding(n_components=2, random_state=0).fit(X)
+    >>> model.activation_.round(1)
+    array([0.3, 0.3])
+    >>> model.transform(X).shape
+    (500, 2)
+    """
+
+    # fitted attributes that are set together
+    parameters_: Parameters
+    history_: list[float]
+    runs_: list[Run]
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        noise: str = "isotropic",
+        slab_mean: bool = False,
+        spike: str = "hard",
+        n_slabs: int = 1,
+        shared_prior: bool = False,
+        init: str | ArrayLike | Parameters = "pca",
+        n_init: int = 5,
+        max_iter: int = 1000,
+        tol: float = 1e-7,
+        accelerate: bool = True,
+        min_noise: float = 1e-4,
+        anneal: str | bool | int = "auto",
+        to_learn=None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        random_state=None,
+        callback: Callable[[Progress], object] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.noise = noise
+        self.slab_mean = slab_mean
+        self.spike = spike
+        self.n_slabs = n_slabs
+        self.shared_prior = shared_prior
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.accelerate = accelerate
+        self.min_noise = min_noise
+        self.anneal = anneal
+        self.to_learn = to_learn
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.callback = callback
+        self.verbose = verbose
+
+    # ---- fitting ----
+
+    def fit(self, X, y=None) -> Self:
+        """Fit the model to samples X of shape (n_samples, n_features); y is ignored.
+
+        After Ctrl-C the best parameters so far are kept, and KeyboardInterrupt is raised on.
+        """
+        with self._unchanged_on_error():
+            model = self._model()
+            X = self._validate(X, reset=True)
+            mean = X.mean(axis=0, dtype=np.float64)
+            data = Expectation(X, "full", mean)
+            covariance = data.yy / len(X)
+            variance = covariance.trace() / len(mean)
+            if not variance > 0:
+                raise ValueError("X is constant: there is nothing to explain; give data that varies")
+            starts = self._starts(model, mean, covariance)
+            results = self._run_all(model, X, mean, starts, variance)
+            best = max(results, key=lambda result: result.log_likelihood)
+            if not best.history:
+                raise KeyboardInterrupt
+        self.parameters_ = best.parameters.shifted(mean)
+        self.history_ = best.history
+        self.runs_ = [
+            Run(
+                result.log_likelihood,
+                result.n_iter,
+                result.converged,
+                result.reason,
+                orthogonality_deviation(result.parameters.mixing),
+            )
+            for result in results
+        ]
+        self.log_likelihood_ = best.log_likelihood
+        self.n_iter_ = best.n_iter
+        self.converged_ = best.converged
+        if any(result.reason == "interrupted" for result in results):
+            raise KeyboardInterrupt
+        if best.reason == "max_iter":
+            warnings.warn(
+                f"not converged after max_iter={self.max_iter} iterations; "
+                "raise max_iter or tol, or look at history_",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _model(self) -> Model:
+        """Check all constructor arguments that do not depend on the data."""
+        check_choice("noise", self.noise, NOISES)
+        check_choice("spike", self.spike, ("hard", "soft"))
+        for name in ("slab_mean", "shared_prior", "accelerate", "warm_start"):
+            check_bool(name, getattr(self, name))
+        if self.n_components is not None:
+            check_integer("n_components", self.n_components, 1)
+        for name in ("n_slabs", "n_init", "max_iter"):
+            check_integer(name, getattr(self, name), 1)
+        check_real("tol", self.tol, 0.0)
+        check_real("min_noise", self.min_noise, 0.0, above=True)
+        if isinstance(self.anneal, str) or not isinstance(self.anneal, (bool, np.bool_)):
+            if isinstance(self.anneal, str):
+                check_choice("anneal", self.anneal, ("auto",))
+            else:
+                check_integer("anneal", self.anneal, 0)
+        if isinstance(self.init, str):
+            check_choice("init", self.init, STARTS)
+        if self.n_jobs is not None and self.n_jobs != -1:
+            check_integer("n_jobs", self.n_jobs, 1)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback must be callable, got {self.callback!r}")
+        learn = ["components", "prior", "noise"] + ["mean"] * bool(self.slab_mean)
+        if self.to_learn is not None:
+            if isinstance(self.to_learn, str):
+                raise TypeError(f"to_learn must be a collection of names, got {self.to_learn!r}")
+            learn = list(self.to_learn)
+            for name in learn:
+                check_choice("to_learn", name, LEARNABLE)
+        family = PriorFamily(
+            n_slabs=self.n_slabs,
+            soft_spike=self.spike == "soft",
+            slab_means=bool(self.slab_mean),
+            shared=bool(self.shared_prior),
+        )
+        return Model(family, self.noise, frozenset(learn))
+
+    def _starts(
+        self, model: Model, mean: Array, covariance: Array
+    ) -> list[Callable[[], Parameters]]:
+        """One start for each run, made when it is its turn."""
+        n_features = len(mean)
+        n_components = self.n_components or min(n_features, _DEFAULT_COMPONENTS)
+        previous = getattr(self, "parameters_", None) if self.warm_start else None
+        given = previous if previous is not None else self.init
+        if isinstance(given, Parameters):
+            _check_start(given, model, n_components if self.n_components else None, n_features)
+            return [lambda: given.shifted(-mean)]
+        random = check_random_state(self.random_state)
+        seeds = random.randint(np.iinfo(np.int32).max, size=self.n_init)
+        start = STARTS[given if isinstance(given, str) else "pca"]
+        components = None
+        if not isinstance(given, str):
+            components = as_array("init", given, (self.n_components, n_features))
+            n_components = len(components)
+
+        def make(seed: int) -> Parameters:
+            drawn = start(model, covariance, n_components, np.random.default_rng(seed))
+            if components is None:
+                return drawn
+            return Parameters(components.T.copy(), drawn.offset, drawn.prior, drawn.noise)
+
+        return [lambda seed=seed: make(seed) for seed in seeds]
+
+    def _run_all(
+        self,
+        model: Model,
+        X: np.ndarray,
+        mean: Array,
+        starts: list[Callable[[], Parameters]],
+        variance: float,
+    ) -> list[Result]:
+        n_jobs = _threads(self.n_jobs)
+        side_by_side = n_jobs > 1 and len(starts) > 1
+        stop = Event()
+
+        def report(progress: Progress) -> bool:
+            if self.verbose > 1 and progress.iteration % 10 == 0:
+                print(_line(progress))
+            wanted = self.callback is not None and self.callback(progress)
+            return bool(wanted) or stop.is_set()
+
+        def run(number: int, data: Expectation) -> Result:
+            start = starts[number]()
+            anneal = self._anneal_iterations(start)
+            result = maximise(
+                data,
+                start,
+                model,
+                method="quasi-newton" if self.accelerate else "em",
+                noise_floor=self.min_noise * variance,
+                anneal_from=_ANNEAL_FROM * variance if anneal else 0.0,
+                anneal_iterations=anneal,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                callback=report,
+                run=number,
+            )
+            if stop.is_set() and result.reason == "callback":
+                result.reason = "interrupted"
+            if self.verbose:
+                print(f"run {number}: {result.log_likelihood:.6f}, {result.n_iter} iterations, {result.reason}")
+            return result
+
+        pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else nullcontext()
+        with pool as executor:
+            data = Expectation(X, model.noise, mean, None if side_by_side else executor)
+            if side_by_side and executor is not None:
+                futures = [executor.submit(run, i, data) for i in range(len(starts))]
+                try:
+                    return [future.result() for future in futures]
+                except KeyboardInterrupt:
+                    stop.set()
+                    results = [future.result() for future in futures if not future.cancel()]
+                    for result in results:
+                        result.reason = "interrupted"
+                    return results
+                except BaseException:
+                    stop.set()
+                    raise
+            results = []
+            for i in range(len(starts)):
+                results.append(run(i, data))
+                if results[-1].reason == "interrupted":
+                    break
+            return results
+
+    def _anneal_iterations(self, start: Parameters) -> int:
+        anneal = self.anneal
+        if isinstance(anneal, str):
+            drawn = isinstance(self.init, str) and self.init == "pca"
+            warm = self.warm_start and hasattr(self, "parameters_")
+            anneal = drawn and not warm and start.n_latents <= start.n_features
+        if isinstance(anneal, (bool, np.bool_)):
+            return _ANNEAL_ITERATIONS if anneal else 0
+        return int(anneal)
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """A fit that fails leaves the estimator as it was."""
+        before = vars(self).copy()
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    # ---- what was found ----
+
+    @property
+    def mixing_(self) -> Array:
+        """The mixing matrix, shape (n_features, n_components)."""
+        return self._fitted().mixing
+
+    @property
+    def components_(self) -> Array:
+        return self._fitted().mixing.T
+
+    @property
+    def activation_(self) -> Array:
+        return self._fitted().prior.activation
+
+    @property
+    def slab_mean_(self) -> Array:
+        return self._fitted().prior.slab_mean
+
+    @property
+    def mean_(self) -> Array:
+        return self._fitted().offset
+
+    @property
+    def noise_covariance_(self) -> Array:
+        return self._fitted().noise.covariance
+
+    # ---- using it ----
+
+    def transform(self, X) -> np.ndarray:
+        """Posterior mean of the latents, shape (n_samples, n_components)."""
+        X, parameters = self._checked(X)
+        inference = Inference(parameters.shifted(-parameters.offset))
+        latents = np.empty((len(X), parameters.n_latents), X.dtype)
+        for rows, block in self._centred_blocks(X, inference.n_states):
+            latents[rows] = inference.moments(block).mean
+        return latents
+
+    def inverse_transform(self, X) -> np.ndarray:
+        """Data that latents X of shape (n_samples, n_components) stand for: ``mean_ + X @ components_``."""
+        parameters = self._fitted()
+        X = check_array(X, dtype=[np.float64, np.float32])
+        if X.shape[1] != parameters.n_latents:
+            raise ValueError(
+                f"X has {X.shape[1]} columns, but the model has {parameters.n_latents} components"
+            )
+        return (X @ parameters.mixing.T + parameters.offset).astype(X.dtype, copy=False)
+
+    def score_samples(self, X) -> Array:
+        """Log density of each sample."""
+        X, parameters = self._checked(X)
+        inference = Inference(parameters.shifted(-parameters.offset))
+        densities = np.empty(len(X))
+        for rows, block in self._centred_blocks(X, inference.n_states):
+            densities[rows] = inference.log_evidence(block)
+        return densities
+
+    def score(self, X, y=None) -> float:
+        """Mean log density of the samples; y is ignored."""
+        return float(self.score_samples(X).mean())
+
+    def posterior(self, X) -> Posterior:
+        """The exact posterior of the latents of X: activation probabilities, covariance, supports, samples."""
+        X, parameters = self._checked(X)
+        centred = np.subtract(X, parameters.offset, dtype=np.float64)
+        return Posterior(parameters.shifted(-parameters.offset), centred)
+
+    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
+        """Draw data of shape (n_samples, n_features) and their latents from the model."""
+        parameters = self._fitted()
+        check_integer("n_samples", n_samples, 1)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        return parameters.sample(int(n_samples), np.random.default_rng(seed))
+
+    def aic(self, X) -> float:
+        """Akaike's information criterion; lower is better."""
+        return -2 * float(self.score_samples(X).sum()) + 2 * self._n_parameters()
+
+    def bic(self, X) -> float:
+        """Bayesian information criterion; lower is better."""
+        scores = self.score_samples(X)
+        return -2 * float(scores.sum()) + self._n_parameters() * float(np.log(len(scores)))
+
+    def _n_parameters(self) -> int:
+        return self._model().n_parameters(self._fitted())
+
+    # ---- files ----
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to an .npz file (no pickle). It appears whole or not at all.
+
+        Constructor arguments that are not plain values (a callback, given starting arrays, a RandomState) are not kept.
+        """
+        arrays = self._fitted().arrays()
+        record = {
+            "parameters": {
+                name: value
+                for name, value in self.get_params().items()
+                if value is None or isinstance(value, (bool, int, float, str))
+            },
+            "runs": [asdict(run) for run in self.runs_],
+            "n_iter": self.n_iter_,
+            "log_likelihood": self.log_likelihood_,
+            "converged": self.converged_,
+        }
+        if self.to_learn is not None:
+            record["parameters"]["to_learn"] = list(self.to_learn)
+        arrays["record"] = np.array(json.dumps(record, default=_plain))
+        arrays["history"] = np.array(self.history_)
+        if hasattr(self, "feature_names_in_"):
+            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
+        save_arrays(path, "model", arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a fitted model that `save` wrote."""
+        arrays = load_arrays(path, "model")
+        try:
+            record = json.loads(str(arrays["record"]))
+            model = cls(**record["parameters"])
+            model.parameters_ = Parameters.from_arrays(arrays)
+            model.runs_ = [Run(**run) for run in record["runs"]]
+            model.history_ = arrays["history"].tolist()
+            model.n_iter_ = record["n_iter"]
+            model.log_likelihood_ = record["log_likelihood"]
+            model.converged_ = record["converged"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a complete model file: {error!r}") from None
+        model.n_features_in_ = model.parameters_.n_features
+        if "feature_names" in arrays:
+            model.feature_names_in_ = arrays["feature_names"].astype(object)
+        return model
+
+    # ---- scikit-learn ----
+
+    def _validate(self, X, *, reset: bool) -> np.ndarray:
+        return validate_data(
+            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=1 + reset
+        )
+
+    def _fitted(self) -> Parameters:
+        check_is_fitted(self, "parameters_")
+        return self.parameters_
+
+    def _checked(self, X) -> tuple[np.ndarray, Parameters]:
+        parameters = self._fitted()
+        return self._validate(X, reset=False), parameters
+
+    def _centred_blocks(self, X: np.ndarray, n_states: float) -> Iterator[tuple[slice, Array]]:
+        for rows in block_slices(X.shape, n_states):
+            yield rows, np.subtract(X[rows], self.parameters_.offset, dtype=np.float64)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.parameters_.n_latents
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "parameters_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _check_start(start: Parameters, model: Model, n_components: int | None, n_features: int) -> None:
+    expected = {
+        "features": (start.n_features, n_features),
+        "components": (start.n_latents, n_components or start.n_latents),
+        "slabs": (start.prior.n_components - 1, model.prior.n_slabs),
+        "noise": (start.noise.kind, model.noise),
+    }
+    for what, (got, wanted) in expected.items():
+        if got != wanted:
+            raise ValueError(f"the starting parameters have {what} {got!r}, but {wanted!r} is wanted")
+
+
+def _threads(n_jobs: int | None) -> int:
+    if n_jobs is None:
+        return 1
+    if n_jobs == -1:
+        return os.cpu_count() or 1
+    return int(n_jobs)
+
+
+def _plain(value: Any):
+    """JSON for NumPy's scalars."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"cannot write {value!r} to a model file")
+
+
+def _line(progress: Progress) -> str:
+    return f"run {progress.run}, iteration {progress.iteration}: {progress.log_likelihood:.6f}"
