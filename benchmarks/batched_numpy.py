@@ -93,7 +93,7 @@ def by_solving(supports: Supports, A: Array, activation: Array, b: Array) -> Mom
 
 
 def by_supports(
-    supports: Supports, A: Array, activation: Array, b: Array, block_points: int = 16
+    supports: Supports, A: Array, activation: Array, b: Array, block_points: int = 24
 ) -> Moments:
     covariance, constant = supports.posteriors(A, activation)
     flat = covariance.reshape(len(constant), -1)
@@ -115,7 +115,7 @@ def by_supports(
 
 
 def by_products(
-    supports: Supports, A: Array, activation: Array, b: Array, block_points: int = 128
+    supports: Supports, A: Array, activation: Array, b: Array, block_points: int = 512
 ) -> Moments:
     covariance, constant = supports.posteriors(A, activation)
     i, j = np.tril_indices(len(A))

@@ -431,7 +431,7 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         inference = Inference(parameters.shifted(-parameters.offset))
         latents = np.empty((len(X), parameters.n_latents), X.dtype)
         for rows, block in self._centred_blocks(X, inference.n_states):
-            latents[rows] = inference.moments(block).mean
+            latents[rows] = inference.moments(block, each=True).mean
         return latents
 
     def inverse_transform(self, X) -> np.ndarray:

@@ -40,8 +40,14 @@ class Noise(Protocol):
         """Covariance M, for M of shape (D, k)."""
         ...
 
-    def squared_norms(self, R: Array) -> Array:
-        """r' covariance^-1 r for every row r of R."""
+    @property
+    def root(self) -> Array | None:
+        """Cholesky factor of the covariance, or None where the features are independent."""
+        ...
+
+    @property
+    def precision(self) -> Array:
+        """1 / variance of each feature, after whitening by `root` where there is one."""
         ...
 
     def at_least(self, floor: float) -> Self:
@@ -97,8 +103,11 @@ class IsotropicNoise:
     def apply(self, M: Array) -> Array:
         return M * self.variance
 
-    def squared_norms(self, R: Array) -> Array:
-        return np.einsum("nd,nd->n", R, R) / self.variance
+    root: ClassVar[None] = None
+
+    @property
+    def precision(self) -> Array:
+        return np.full(self.n_features, 1 / self.variance)
 
     def at_least(self, floor: float) -> IsotropicNoise:
         return self.from_scatter(self.values * self.n_features, self.n_features, floor)
@@ -150,8 +159,11 @@ class DiagonalNoise:
     def apply(self, M: Array) -> Array:
         return M * self.variances[:, None]
 
-    def squared_norms(self, R: Array) -> Array:
-        return np.einsum("nd,nd,d->n", R, R, 1 / self.variances)
+    root: ClassVar[None] = None
+
+    @property
+    def precision(self) -> Array:
+        return 1 / self.variances
 
     def at_least(self, floor: float) -> DiagonalNoise:
         return self.from_scatter(self.variances, self.n_features, floor)
@@ -213,8 +225,13 @@ class FullNoise:
     def apply(self, M: Array) -> Array:
         return self.covariance @ M
 
-    def squared_norms(self, R: Array) -> Array:
-        return np.einsum("nd,dn->n", R, self.solve(R.T))
+    @cached_property
+    def root(self) -> Array:
+        return np.tril(self._factor[0])
+
+    @property
+    def precision(self) -> Array:
+        return np.ones(self.n_features)
 
     def at_least(self, floor: float) -> FullNoise:
         return self.from_scatter(self.covariance, self.n_features, floor)

@@ -6,25 +6,32 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy.linalg import solve_triangular
 
 from ._arrays import Array
-from ._kernel import Tree
+from ._kernel import Observed, Tree
 from .parameters import Parameters
 
 # Numbers held at once while states are enumerated: 128 MiB.
 _STATE_BLOCK = 1 << 24
+_LOG_2_PI = float(np.log(2 * np.pi))
+
+
+def _solve_root(root: Array, M: Array) -> Array:
+    return solve_triangular(root, M, lower=True, check_finite=False)
 
 
 class Moments(NamedTuple):
-    """Posterior moments of a block of N points."""
+    """Posterior moments of a block of N points. The first three are per point, the last two of these only on request."""
 
     log_evidence: Array  # (N,), log density of each point
-    mean: Array  # (N, H), <x>
+    mean: Array  # (N or 0, H), <x>
     probabilities: Array  # (N or 0, H, K), of the components
     counts: Array  # (H, K), the probabilities summed over the points
     first: Array  # (H, K), <x> where the component is on, summed
     second: Array  # (H, K), <x^2> where the component is on, summed
     outer: Array  # (H, H), <xx'> summed
+    cross: Array  # (D, H), y <x>' summed
 
 
 class Supports(NamedTuple):
@@ -46,67 +53,65 @@ class Inference:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
-        mixing, noise, prior = parameters.mixing, parameters.noise, parameters.prior
-        self._precise_mixing = noise.solve(mixing)
-        self._gram = mixing.T @ self._precise_mixing
+        noise, prior = parameters.noise, parameters.prior
+        mixing, offset = parameters.mixing, parameters.offset
+        self._root = noise.root
+        if self._root is not None:  # whitened, full noise is independent
+            mixing = np.ascontiguousarray(_solve_root(self._root, mixing))
+            offset = _solve_root(self._root, offset)
+        precision = noise.precision
+        self._precise_mixing = precise = mixing * precision[:, None]
+        self._gram = np.ascontiguousarray(mixing.T @ precise)
         self._tree = Tree(self._gram, prior.weights, prior.means, prior.variances)
         mean, variance, covariance = self._tree.reference()
         n_features, n_latents = mixing.shape
         if n_latents <= n_features:
-            gain = self._precise_mixing @ covariance
+            gain = precise @ covariance
         else:  # the same matrix, V W' (W V W' + Sigma)^-1, where the product above would cancel
             spread = mixing * variance
-            gain = np.linalg.solve(spread @ mixing.T + noise.apply(np.eye(n_features)), spread)
+            gain = np.linalg.solve(spread @ mixing.T + np.diag(1 / precision), spread)
         self._gain = gain
-        offset = parameters.offset
-        self._b0 = -(offset @ self._precise_mixing)
+        self._b0 = -(offset @ precise)
         self._xhat0 = mean - (offset + mixing @ mean) @ gain
-        self._reference_mean = mean
-        self._reference_precision = np.divide(
-            1.0, variance, out=np.zeros_like(variance), where=variance > 0
+        self._observed = Observed(
+            self._tree, precise, gain, mixing, offset, precision, self._b0, self._xhat0
         )
         self._log_constant = (
-            self._tree.log_constant - (n_features * np.log(2 * np.pi) + noise.log_det) / 2
+            self._tree.log_constant - (n_features * _LOG_2_PI + noise.log_det) / 2
         )
 
     @property
     def n_states(self) -> float:
         return self._tree.states
 
+    def _whitened(self, Y: Array) -> Array:
+        if self._root is not None:
+            Y = _solve_root(self._root, Y.T).T
+        return np.ascontiguousarray(Y, dtype=np.float64)
+
     def _natural(self, Y: Array) -> tuple[Array, Array]:
         """b and the posterior mean under the reference state, both (N, H)."""
-        b = Y @ self._precise_mixing
-        b += self._b0
-        xhat = Y @ self._gain
-        xhat += self._xhat0
-        return b, xhat
-
-    def _log_reference(self, Y: Array, xhat: Array) -> Array:
-        """Log density of each point under the reference state."""
-        residual = Y - xhat @ self.parameters.mixing.T
-        residual -= self.parameters.offset
-        deviation = xhat - self._reference_mean
-        squares = self.parameters.noise.squared_norms(residual)
-        squares += (deviation * deviation) @ self._reference_precision
-        return self._log_constant - squares / 2
+        Y = self._whitened(Y)
+        return Y @ self._precise_mixing + self._b0, Y @ self._gain + self._xhat0
 
     def log_evidence(self, Y: Array) -> Array:
         """Log density of each row of Y, (N,)."""
-        b, xhat = self._natural(Y)
-        return self._log_reference(Y, xhat) + self._tree.evidence(b, xhat)
+        return self._observed.evidence(self._whitened(Y)) + self._log_constant
 
-    def moments(self, Y: Array, probabilities: bool = False) -> Moments:
-        """Posterior moments of the rows of Y; per-point component probabilities only on request."""
-        b, xhat = self._natural(Y)
-        log_ratio, mean, each, sums, outer = self._tree.moments(b, xhat, probabilities)
-        log_ratio += self._log_reference(Y, xhat)
-        return Moments(log_ratio, mean, each, sums[0], sums[1], sums[2], outer)
+    def moments(self, Y: Array, each: bool = False) -> Moments:
+        """Posterior moments of the rows of Y; with `each` also per point."""
+        log_density, mean, probabilities, sums, outer, cross = self._observed.moments(
+            self._whitened(Y), each
+        )
+        log_density += self._log_constant
+        if self._root is not None:
+            cross = self._root @ cross
+        return Moments(log_density, mean, probabilities, sums[0], sums[1], sums[2], outer, cross)
 
     def covariance(self, Y: Array) -> Array:
         """Posterior covariance of the latents of each point, (N, H, H)."""
-        b, xhat = self._natural(Y)
-        _, mean, _, _, _ = self._tree.moments(b, xhat)
-        return self._tree.second_moments(b, xhat) - mean[:, :, None] * mean[:, None, :]
+        mean = self.moments(Y, each=True).mean
+        return self._tree.second_moments(*self._natural(Y)) - mean[:, :, None] * mean[:, None, :]
 
     def _states(self) -> np.ndarray:
         """Component numbers of all states, (states, H)."""
@@ -194,7 +199,7 @@ class Posterior:
     def __init__(self, parameters: Parameters, Y: Array) -> None:
         self._inference = Inference(parameters)
         self._data = Y
-        moments = self._inference.moments(Y, probabilities=True)
+        moments = self._inference.moments(Y, each=True)
         self.mean = moments.mean
         self.component_probabilities = moments.probabilities
         self.activation = moments.probabilities[:, :, 1:].sum(axis=2)

@@ -182,17 +182,17 @@ class PriorFamily:
         counts, first, second = (self.pool(sums) for sums in (counts, first, second))
         weights = counts + self.weight_count
         weights = weights / weights.sum(axis=1, keepdims=True)
-        seen = counts > 0
-        safe = np.where(seen, counts, 1.0)
         means, variances = prior.means, prior.variances
-        if self.slab_means:
-            means = np.where(self.learned_means(prior.n_latents) & seen, first / safe, means)
-        learned = self.learned_variances(prior.n_latents, expand)
-        if learned.any():
+        free_means = self.learned_means(prior.n_latents)
+        free_variances = self.learned_variances(prior.n_latents, expand)
+        if free_means.any() or free_variances.any():
+            seen = counts > 0
+            safe = np.where(seen, counts, 1.0)
+            means = np.where(free_means & seen, first / safe, means)
             scatter = second - 2 * means * first + means**2 * counts
             scatter = scatter + self.variance_count * self.variance_at
             estimate = np.maximum(scatter / (safe + self.variance_count), self.smallest_variance)
-            variances = np.where(learned & seen, estimate, variances)
+            variances = np.where(free_variances & seen, estimate, variances)
         return unchecked(Prior, weights=weights, means=means, variances=variances)
 
     def penalty(self, prior: Prior, expand: bool) -> float:

@@ -113,16 +113,25 @@ class Expectation:
                 moments.counts,
                 moments.first,
                 moments.second,
-                moments.mean.sum(axis=0),
+                moments.first.sum(axis=1),
                 moments.outer,
-                block.T @ moments.mean,
+                moments.cross,
                 0.0,  # type: ignore[arg-type]  # y and yy do not change with the parameters
                 0.0,  # type: ignore[arg-type]
             )
 
         total = _total(expect, self._blocks(inference.n_states), self._executor)
         return Statistics(
-            *(getattr(total, f.name) for f in fields(total)[:-2]), self.y, self.yy
+            total.n,
+            total.log_likelihood,
+            total.counts,
+            total.first,
+            total.second,
+            total.x,
+            total.xx,
+            total.yx,
+            self.y,
+            self.yy,
         )
 
 

@@ -42,3 +42,30 @@ class Tree:
 
     def digits(self) -> list[tuple[int, list[int]]]:
         """How a state's number is read: per digit, the fastest first, the latent and what component each value means."""
+
+class Observed:
+    """Points given as observations ``y = offset + mixing x + e``, the noise e independent between features.
+
+    ``precise`` is Sigma^-1 W and ``gain`` the regression of xhat on y, both (D, H); ``b0`` and ``xhat0`` are b and xhat at
+    y = 0. Log densities come without the constant that does not depend on y.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        precise: _Array,
+        gain: _Array,
+        mixing: _Array,
+        offset: _Array,
+        precision: _Array,
+        b0: _Array,
+        xhat0: _Array,
+    ) -> None: ...
+    def evidence(self, y: _Array) -> _Array:
+        """Log density of each row of y, (N,)."""
+
+    def moments(
+        self, y: _Array, each: bool = False
+    ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+        """Log density (N,), <x> (N or 0, H), component probabilities (N or 0, H, K); summed over the points: per component the
+        probability, <x> and <x^2> (3, H, K), <xx'> (H, H) and y <x>' (D, H)."""

@@ -21,6 +21,7 @@ namespace spikeslab {
 namespace {
 
 using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Array = nb::ndarray<nb::numpy, double>;
 
 Array zeros(std::vector<size_t> shape) {
@@ -87,12 +88,17 @@ void same_points(const Plan& plan, const Matrix& b, const Matrix& xhat) {
     throw std::invalid_argument("b and xhat must both be points x latents");
 }
 
+Sums sums_at(Array& sums, size_t part, double* outer, double* cross) {
+  return {sums.data(), sums.data() + part, sums.data() + 2 * part, outer, cross};
+}
+
 Array evidence(const Tree& tree, const Matrix& b, const Matrix& xhat) {
   same_points(tree.plan(), b, xhat);
   Array log_ratio = zeros({b.shape(0)});
-  const Points points{static_cast<long>(b.shape(0)), b.data(), xhat.data(), log_ratio.data(), nullptr, nullptr};
+  const Points points{static_cast<long>(b.shape(0)), b.data(), xhat.data(), nullptr, nullptr, log_ratio.data(), nullptr,
+                      nullptr};
   nb::gil_scoped_release release;
-  chosen->walk(tree.plan(), points, Sums{});
+  chosen->walk(tree.plan(), points, nullptr);
   return log_ratio;
 }
 
@@ -102,13 +108,12 @@ nb::tuple moments(const Tree& tree, const Matrix& b, const Matrix& xhat, bool pr
   const size_t count = b.shape(0), n = plan.latents, k = plan.components;
   Array log_ratio = zeros({count}), mean = zeros({count, n}), sums = zeros({3, n, k}), outer = zeros({n, n});
   Array probability = zeros({probabilities ? count : 0, n, k});
-  const Points points{static_cast<long>(count), b.data(), xhat.data(), log_ratio.data(), mean.data(),
+  const Points points{static_cast<long>(count), b.data(), xhat.data(), nullptr, nullptr, log_ratio.data(), mean.data(),
                       probabilities ? probability.data() : nullptr};
-  const size_t part = n * k;
-  const Sums out{sums.data(), sums.data() + part, sums.data() + 2 * part, outer.data()};
+  const Sums out = sums_at(sums, n * k, outer.data(), nullptr);
   {
     nb::gil_scoped_release release;
-    chosen->walk(plan, points, out);
+    chosen->walk(plan, points, &out);
   }
   return nb::make_tuple(log_ratio, mean, probability, sums, outer);
 }
@@ -116,17 +121,78 @@ nb::tuple moments(const Tree& tree, const Matrix& b, const Matrix& xhat, bool pr
 Array second_moments(const Tree& tree, const Matrix& b, const Matrix& xhat) {
   const Plan& plan = tree.plan();
   same_points(plan, b, xhat);
-  const size_t count = b.shape(0), n = plan.latents, part = n * plan.components;
-  Array outer = zeros({count, n, n});
+  const size_t count = b.shape(0), n = plan.latents, k = plan.components;
+  Array outer = zeros({count, n, n}), sums = zeros({3, n, k});
   nb::gil_scoped_release release;
-  std::vector<double> mean(n), sums(3 * part);
   for (size_t i = 0; i < count; i++) {
     double log_ratio;
-    const Points point{1, b.data() + i * n, xhat.data() + i * n, &log_ratio, mean.data(), nullptr};
-    chosen->walk(plan, point, Sums{sums.data(), sums.data() + part, sums.data() + 2 * part, outer.data() + i * n * n});
+    const Points point{1, b.data() + i * n, xhat.data() + i * n, nullptr, nullptr, &log_ratio, nullptr, nullptr};
+    const Sums out = sums_at(sums, n * k, outer.data() + i * n * n, nullptr);
+    chosen->walk(plan, point, &out);
   }
   return outer;
 }
+
+// An observation model on top of a tree; it owns copies of its arrays.
+class Observed {
+ public:
+  Observed(const Tree& tree, const Matrix& precise, const Matrix& gain, const Matrix& mixing, const Vector& offset,
+           const Vector& precision, const Vector& b0, const Vector& xhat0)
+      : tree_(tree) {
+    const size_t features = mixing.shape(0), n = tree.plan().latents;
+    const auto wide = [&](const Matrix& a) { return a.shape(0) == features && a.shape(1) == n; };
+    if (!wide(precise) || !wide(gain) || !wide(mixing) || offset.shape(0) != features || precision.shape(0) != features ||
+        b0.shape(0) != n || xhat0.shape(0) != n)
+      throw std::invalid_argument("precise, gain and mixing must be features x latents, offset and precision have one value "
+                                  "a feature, b0 and xhat0 one a latent");
+    for (double variance : tree.reference_variance) reference_precision_.push_back(variance > 0 ? 1 / variance : 0);
+    observation_ = {static_cast<long>(features), keep(precise), keep(gain), keep(mixing), keep(offset), keep(precision),
+                    keep(b0), keep(xhat0), tree.reference_mean.data(), reference_precision_.data()};
+  }
+
+  Array evidence(const Matrix& y) const {
+    check(y);
+    Array log_density = zeros({y.shape(0)});
+    const Points points{static_cast<long>(y.shape(0)), nullptr, nullptr, &observation_, y.data(), log_density.data(), nullptr,
+                        nullptr};
+    nb::gil_scoped_release release;
+    chosen->walk(tree_.plan(), points, nullptr);
+    return log_density;
+  }
+
+  nb::tuple moments(const Matrix& y, bool each) const {
+    check(y);
+    const Plan& plan = tree_.plan();
+    const size_t count = y.shape(0), n = plan.latents, k = plan.components;
+    Array log_density = zeros({count}), sums = zeros({3, n, k}), outer = zeros({n, n});
+    Array cross = zeros({static_cast<size_t>(observation_.features), n});
+    Array mean = zeros({each ? count : 0, n}), probabilities = zeros({each ? count : 0, n, k});
+    const Points points{static_cast<long>(count), nullptr, nullptr, &observation_, y.data(), log_density.data(),
+                        each ? mean.data() : nullptr, each ? probabilities.data() : nullptr};
+    const Sums out = sums_at(sums, n * k, outer.data(), cross.data());
+    {
+      nb::gil_scoped_release release;
+      chosen->walk(plan, points, &out);
+    }
+    return nb::make_tuple(log_density, mean, probabilities, sums, outer, cross);
+  }
+
+ private:
+  const Tree& tree_;
+  Observation observation_{};
+  std::vector<double> reference_precision_;
+  std::vector<std::vector<double>> kept_;
+
+  template <class A>
+  const double* keep(const A& array) {
+    kept_.emplace_back(array.data(), array.data() + array.size());
+    return kept_.back().data();
+  }
+
+  void check(const Matrix& y) const {
+    if (y.shape(1) != static_cast<size_t>(observation_.features)) throw std::invalid_argument("y must be points x features");
+  }
+};
 
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
   const Plan& plan = tree.plan();
@@ -181,6 +247,14 @@ NB_MODULE(_core, m) {
       .def("moments", &moments, nb::arg("b"), nb::arg("xhat"), nb::arg("probabilities") = false)
       .def("second_moments", &second_moments, nb::arg("b"), nb::arg("xhat"))
       .def("log2_state_weights", &log2_state_weights, nb::arg("xhat"));
+
+  nb::class_<Observed>(m, "Observed")
+      .def(nb::init<const Tree&, const Matrix&, const Matrix&, const Matrix&, const Vector&, const Vector&, const Vector&,
+                    const Vector&>(),
+           nb::keep_alive<1, 2>(), nb::arg("tree"), nb::arg("precise"), nb::arg("gain"), nb::arg("mixing"),
+           nb::arg("offset"), nb::arg("precision"), nb::arg("b0"), nb::arg("xhat0"))
+      .def("evidence", &Observed::evidence, nb::arg("y"))
+      .def("moments", &Observed::moments, nb::arg("y"), nb::arg("each") = false);
 }
 
 }  // namespace spikeslab

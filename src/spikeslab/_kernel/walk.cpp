@@ -233,6 +233,61 @@ struct Leaf {
   }
 };
 
+// ---- observations ----
+
+// b and xhat of a batch of observations `y`, and minus half the squares that make the log density of the reference state: a sum
+// of squares, where |y|^2 / sigma^2 - b'xhat would cancel.
+void project(const Plan& plan, const Observation& o, Rows y, Rows b, Rows x, double* log_reference, int vectors) {
+  constexpr int kTogether = 4;
+  const int n = plan.latents;
+  for (int point = 0; point < vectors * kLanes; point += kLanes) {
+    for (int first = 0; first < n; first += kTogether) {
+      int latent[kTogether];
+      Vec pull[kTogether], mean[kTogether];
+      for (int q = 0; q < kTogether; q++) {
+        latent[q] = plan.levels[first + q < n ? first + q : n - 1].latent;
+        pull[q] = broadcast(o.b0[latent[q]]);
+        mean[q] = broadcast(o.xhat0[latent[q]]);
+      }
+      for (long d = 0; d < o.features; d++) {
+        const Vec value = load(y[d] + point);
+        for (int q = 0; q < kTogether; q++) {
+          pull[q] += o.precise[d * n + latent[q]] * value;
+          mean[q] += o.gain[d * n + latent[q]] * value;
+        }
+      }
+      for (int q = 0; q < kTogether && first + q < n; q++) {
+        store(b[first + q] + point, pull[q]);
+        store(x[first + q] + point, mean[q]);
+      }
+    }
+    Vec squares{};
+    for (long d = 0; d < o.features; d++) {
+      Vec residual = load(y[d] + point) - o.offset[d];
+      for (int j = 0; j < n; j++) residual -= o.mixing[d * n + plan.levels[j].latent] * load(x[j] + point);
+      squares += o.precision[d] * residual * residual;
+    }
+    for (int j = 0; j < n; j++) {
+      const int latent = plan.levels[j].latent;
+      const Vec mean = load(x[j] + point), deviation = mean - o.reference_mean[latent];
+      squares += o.reference_precision[latent] * deviation * deviation;
+      store(x[j] + point, kUnit * mean);
+    }
+    store(log_reference + point, -0.5 * squares);
+  }
+}
+
+// cross += sum y <x>'
+void multiply(const Plan& plan, long features, Rows y, Rows E, int vectors, double* cross) {
+  const int n = plan.latents;
+  for (long d = 0; d < features; d++)
+    for (int j = 0; j < n; j++) {
+      Vec sum{};
+      for (int i = 0; i < vectors * kLanes; i += kLanes) sum += load(y[d] + i) * load(E[j] + i);
+      cross[d * n + plan.levels[j].latent] += sum_lanes(sum);
+    }
+}
+
 // ---- the walk ----
 
 template <int K, bool kHard, bool kMeans, int M>
@@ -242,13 +297,13 @@ class Walker {
   static constexpr int kStride = Block::kStride;
 
   const Plan& plan_;
-  const Sums& out_;
+  const Sums* out_;
   const int n_;
   double *leaf_weights_, *tables_;
   Vec* sums_;  // one lane per lane of points; `lane_sums` adds the lanes up
 
  public:
-  Walker(const Plan& plan, const Sums& out) : plan_(plan), out_(out), n_(plan.latents) {
+  Walker(const Plan& plan, const Sums* out) : plan_(plan), out_(out), n_(plan.latents) {
     leaf_weights_ = workspace(Slot::kLeaves, leaves(plan_, plan_.tabulated) * kBlock);
     sums_ = reinterpret_cast<Vec*>(workspace(Slot::kSums, sums_size(plan_, plan_.tabulated) * kLanes));
     tables_ = whole() ? nullptr
@@ -257,13 +312,15 @@ class Walker {
   }
 
   void run(const Points& points) {
-    const bool moments = points.mean != nullptr;
+    const bool moments = out_ != nullptr;
+    const Observation* observation = points.observation;
     const int batch = whole() ? kBlock : kBatch;
     const long rows = static_cast<long>(n_) * batch;
-    double* memory = workspace(Slot::kRows, (3 + plan_.components) * rows + 4 * batch);
+    double* memory = workspace(Slot::kRows, (3 + plan_.components) * rows + 5 * batch);
     const Rows x{memory, batch}, b{memory + rows, batch}, E{memory + 2 * rows, batch}, s{memory + 3 * rows, batch};
     double* w = memory + (3 + plan_.components) * rows;
-    double *z = w + batch, *inverse = z + batch, *mass = inverse + batch;
+    double *z = w + batch, *inverse = z + batch, *mass = inverse + batch, *log_reference = mass + batch;
+    const Rows y{observation ? workspace(Slot::kData, observation->features * batch) : nullptr, batch};
     const long matrix = static_cast<long>(n_) * n_;
     long level_size = n_ * (n_ + 2L) * kLanes, matrices = scratch_size(plan_, n_);
     for (int m = 1; m <= n_; m++) {  // what one level of the recursions below takes
@@ -280,8 +337,18 @@ class Walker {
     for (long start = 0; start < points.count; start += batch) {
       const int count = static_cast<int>(points.count - start < batch ? points.count - start : batch);
       const int vectors = (count + kLanes - 1) / kLanes, padded = vectors * kLanes;
-      read(points.xhat + start * n_, count, padded, kUnit, x);
-      if (moments) read(points.b + start * n_, count, padded, 1.0, b);
+      if (observation) {
+        const long features = observation->features;
+        for (long d = 0; d < features; d++) read(points.y + start * features + d, features, count, padded, 1.0, y[d]);
+        project(plan_, *observation, y, b, x, log_reference, vectors);
+      } else {
+        memset(log_reference, 0, sizeof(double) * padded);
+        for (int j = 0; j < n_; j++) {
+          const long first = start * n_ + plan_.levels[j].latent;
+          read(points.xhat + first, n_, count, padded, kUnit, x[j]);
+          if (moments) read(points.b + first, n_, count, padded, 1.0, b[j]);
+        }
+      }
       const double first_weight = isinf(plan_.start) ? 0 : plan_.start;
       for (int i = 0; i < padded; i++) w[i] = first_weight;
       if (isinf(plan_.start)) {
@@ -292,7 +359,7 @@ class Walker {
         walk_forward<Pass::kStore>(x, w, z, vectors, levels, scratch);
       else
         walk_forward<Pass::kSum>(x, w, z, vectors, levels, scratch);
-      for (int i = 0; i < count; i++) points.log_ratio[start + i] = kLog2 * (log2(z[i]) - w[i]);
+      for (int i = 0; i < count; i++) points.log_ratio[start + i] = log_reference[i] + kLog2 * (log2(z[i]) - w[i]);
       if (!moments) continue;
       memset(E.at, 0, sizeof(double) * rows);  // nobody writes the row of a latent that is always exactly zero
       for (int i = 0; i < padded; i++) inverse[i] = i < count ? 1 / z[i] : 0;  // a padded point weighs nothing
@@ -302,14 +369,15 @@ class Walker {
       else
         cut_backward(n_, plan_.Lam, n_, plan_.A, n_, x, w, b, inverse, E, mass, s, vectors, S, levels, scratch);
       write(points, start, count, E, s, mass);
+      if (observation) multiply(plan_, observation->features, y, E, vectors, out_->cross);
     }
     if (!moments) return;
     if (whole()) fold(n_, plan_.backward, lane_sums(sums_, sums_size(plan_, n_)), S, scratch);
     for (int i = 0; i < n_; i++)
       for (int j = 0; j <= i; j++) {
         const long a = plan_.levels[i].latent, c = plan_.levels[j].latent;
-        out_.outer[a * n_ + c] += S[i * n_ + j];
-        if (i != j) out_.outer[c * n_ + a] += S[i * n_ + j];
+        out_->outer[a * n_ + c] += S[i * n_ + j];
+        if (i != j) out_->outer[c * n_ + a] += S[i * n_ + j];
       }
   }
 
@@ -319,13 +387,10 @@ class Walker {
 
   bool whole() const { return plan_.tabulated == n_; }
 
-  void read(const double* from, int count, int padded, double scale, Rows to) const {
-    for (int j = 0; j < n_; j++) {
-      const double* column = from + plan_.levels[j].latent;
-      double* row = to[j];
-      for (int i = 0; i < count; i++) row[i] = scale * column[static_cast<long>(i) * n_];
-      for (int i = count; i < padded; i++) row[i] = 0;
-    }
+  // A column of the caller's, of points one `stride` apart, into a row of the walk's.
+  static void read(const double* from, long stride, int count, int padded, double scale, double* row) {
+    for (int i = 0; i < count; i++) row[i] = scale * from[i * stride];
+    for (int i = count; i < padded; i++) row[i] = 0;
   }
 
   // Moments and component probabilities of a batch. `mass` is 1 for a point, 0 for padding; the first component of a latent has
@@ -334,9 +399,11 @@ class Walker {
     const int components = plan_.components;
     for (int j = 0; j < n_; j++) {
       const Level& level = plan_.levels[j];
-      double* mean = points.mean + start * n_ + level.latent;
-      for (int i = 0; i < count; i++) mean[static_cast<long>(i) * n_] = E[j][i];
-      if (!kFirst) out_.first[level.latent * components + level.components[level.count - 1].index] += total(E[j], count);
+      if (points.mean) {
+        double* mean = points.mean + start * n_ + level.latent;
+        for (int i = 0; i < count; i++) mean[static_cast<long>(i) * n_] = E[j][i];
+      }
+      if (!kFirst) out_->first[level.latent * components + level.components[level.count - 1].index] += total(E[j], count);
       double* rest = s[j * components];
       for (int i = 0; i < count; i += kLanes) {
         Vec left = load(mass + i);
@@ -345,7 +412,7 @@ class Walker {
       }
       for (int k = 0; k < level.count; k++) {
         const double* row = s[j * components + k];
-        out_.counts[level.latent * components + level.components[k].index] += total(row, count);
+        out_->counts[level.latent * components + level.components[k].index] += total(row, count);
         if (!points.probabilities) continue;
         double* p = points.probabilities + (start * n_ + level.latent) * components + level.components[k].index;
         for (int i = 0; i < count; i++) p[static_cast<long>(i) * n_ * components] = row[i];
@@ -455,7 +522,7 @@ class Walker {
 
   // Adds to S (m x m, lower triangle).
   void fold(int m, const double* table, const double* sums, double* S, double* scratch) const {
-    if (m == M) return Block::template fold<M>(table, sums, S, plan_.levels, plan_.components, out_);
+    if (m == M) return Block::template fold<M>(table, sums, S, plan_.levels, plan_.components, *out_);
     const Level& level = plan_.levels[m - 1];
     const int skips = skipped(plan_, m);
     const double* child = table + m - 1 + 2 * (level.count - skips);
@@ -477,7 +544,7 @@ class Walker {
     add_triangle(m, S1, S);
     if (k < skipped(plan_, m)) return;
     const long at = level.latent * plan_.components + level.components[k].index;
-    fold_component<kFirst>(m, row, c[0], sums, S1, S, out_.first + at, out_.second + at);
+    fold_component<kFirst>(m, row, c[0], sums, S1, S, out_->first + at, out_->second + at);
   }
 
   // Above the tables of a tree that is too large for one: the same steps on a whole batch of points, each node's
@@ -560,13 +627,13 @@ class Walker {
 };
 
 template <int K, bool kHard, bool kMeans, int kMost>
-void walk_leaf(const Plan& plan, const Points& points, const Sums& out) {
+void walk_leaf(const Plan& plan, const Points& points, const Sums* out) {
   if constexpr (kMost > 0)
     if (plan.layout.leaf_latents < kMost) return walk_leaf<K, kHard, kMeans, kMost - 1>(plan, points, out);
   Walker<K, kHard, kMeans, kMost>(plan, out).run(points);
 }
 
-void walk(const Plan& plan, const Points& points, const Sums& out) {
+void walk(const Plan& plan, const Points& points, const Sums* out) {
   const Layout& layout = plan.layout;
   switch (layout.components) {
     case 2:

@@ -1,0 +1,62 @@
+"""Times that can be compared, and tables that say whether a target was met."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+def best_times(competitors: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """The least time of one call of each. They take turns, so that a slow spell of the machine hits all of them."""
+    best = {}
+    for name, call in competitors.items():  # also warms up
+        start = time.perf_counter()
+        call()
+        best[name] = time.perf_counter() - start
+    turns = int(min(max(seconds / sum(best.values()), 2), 2000))
+    for _ in range(turns):
+        for name, call in competitors.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+@dataclass(frozen=True)
+class Target:
+    bound: float
+    at_least: bool = False
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.bound:g}{self.unit}"
+
+    def verdict(self, value: float) -> str:
+        margin = value / self.bound if self.at_least else self.bound / value
+        if margin >= 1:
+            return f"met, {margin:.2f}x the target" if self.at_least else f"met, {100 / margin:.0f} % of it"
+        return f"**missed** by {100 * abs(value / self.bound - 1):.0f} %"
+
+
+@dataclass
+class Table:
+    title: str
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, what: str, value: float, target: Target | None = None, unit: str = "", detail: str = "") -> None:
+        number = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+        shown = f"{number}{unit}" + (f" ({detail})" if detail else "")
+        self.rows.append((what, shown, str(target or ""), target.verdict(value) if target else ""))
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def markdown(self) -> str:
+        lines = [f"## {self.title}", ""]
+        if self.rows:
+            lines += ["| | measured | target | |", "|---|---|---|---|"]
+            lines += [f"| {' | '.join(row)} |" for row in self.rows]
+            lines += [""]
+        for sentence in self.notes:
+            lines += [sentence, ""]
+        return "\n".join(lines)

@@ -1,0 +1,32 @@
+"""Fixtures that several test files use."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from oracles import random_prior
+
+from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
+
+Make = Callable[..., Parameters]
+
+
+@pytest.fixture
+def make_parameters() -> Make:
+    """Draws parameters of any shape and noise model."""
+
+    def make(rng, noise="isotropic", n_features=4, n_latents=3, n_components=2, **prior):
+        roots = rng.normal(size=(n_features, n_features))
+        model = {
+            "isotropic": lambda: IsotropicNoise(0.3, n_features),
+            "diagonal": lambda: DiagonalNoise(rng.uniform(0.1, 0.5, n_features)),
+            "full": lambda: FullNoise(roots @ roots.T / n_features + 0.1 * np.eye(n_features)),
+        }[noise]()
+        return Parameters(
+            rng.normal(size=(n_features, n_latents)),
+            rng.normal(size=n_features),
+            Prior(*random_prior(rng, n_latents, n_components, **prior)),
+            model,
+        )
+
+    return make
