@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 
 _ROOT = Path(__file__).parents[1]
-_FLAGS = ["-std=gnu++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-exceptions", "-shared", "-fPIC"]
+_FLAGS = [
+    "-std=gnu++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-exceptions",
+    "-shared",
+    "-fPIC",
+]
 _SOURCE = f"""
 #include "{_ROOT}/src/spikeslab/_kernel/simd.hpp"
 extern "C" void run(const double* x, double* y, long n, long times) {{

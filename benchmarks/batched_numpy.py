@@ -64,7 +64,9 @@ def _normalise(log_weights: Array) -> Array:
     """Log weights (states, N) become probabilities, in place; returns the log evidence (N,)."""
     top = log_weights.max(axis=0)
     log_weights -= top
-    np.maximum(log_weights, -700, out=log_weights)  # NumPy's exp is ten times slower where it underflows
+    np.maximum(
+        log_weights, -700, out=log_weights
+    )  # NumPy's exp is ten times slower where it underflows
     np.exp(log_weights, out=log_weights)
     total = log_weights.sum(axis=0)
     log_weights /= total
@@ -73,7 +75,9 @@ def _normalise(log_weights: Array) -> Array:
 
 def _joined(blocks: list[tuple[Array, Array, Array, Array]], active: Array) -> Moments:
     log_evidence, mean, mass, outer = zip(*blocks, strict=True)
-    return Moments(np.concatenate(log_evidence), np.concatenate(mean), sum(mass) @ active, sum(outer))
+    return Moments(
+        np.concatenate(log_evidence), np.concatenate(mean), sum(mass) @ active, sum(outer)
+    )
 
 
 def by_solving(supports: Supports, A: Array, activation: Array, b: Array) -> Moments:

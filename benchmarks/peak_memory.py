@@ -33,10 +33,14 @@ def fit(X: np.ndarray) -> str:
 
 
 def main(n_points: int, n_features: int) -> None:
-    fit(np.random.default_rng(1).standard_normal((500, n_features)))  # code and libraries are loaded now
+    fit(
+        np.random.default_rng(1).standard_normal((500, n_features))
+    )  # code and libraries are loaded now
     rng = np.random.default_rng(0)
     X = np.empty((n_points, n_features))
-    for rows in np.array_split(X, max(1, n_points // 1000)):  # no temporary that would raise the peak
+    for rows in np.array_split(
+        X, max(1, n_points // 1000)
+    ):  # no temporary that would raise the peak
         rows[:] = rng.laplace(size=rows.shape)
     before = resident("VmRSS")
     what = fit(X)

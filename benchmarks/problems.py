@@ -18,7 +18,9 @@ SPEECH = Path("/usr/share/asterisk/sounds")  # Debian: asterisk-core-sounds-{en,
 LANGUAGES = ("en", "fr", "it", "ru")
 
 
-def mixture(n_latents: int, n_components: int = 2, soft: bool = False, means: bool = False) -> Parameters:
+def mixture(
+    n_latents: int, n_components: int = 2, soft: bool = False, means: bool = False
+) -> Parameters:
     """Square mixture with noise 10 dB below one column; by default with the paper's prior."""
     rng = np.random.default_rng(n_latents)
     shape = (n_latents, n_components)
@@ -102,7 +104,9 @@ def speech4(files: list[list[Path]], rng: Generator, n_points: int) -> Array:
         samples = np.empty(0)
         while len(samples) <= window:
             with wave.open(str(prompts[rng.integers(len(prompts))])) as file:
-                samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float64)
+                samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(
+                    np.float64
+                )
         start = rng.integers(len(samples) - window)
         sources.append(samples[start : start + window])
     chosen = rng.choice(window, n_points, replace=False)

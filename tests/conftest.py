@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from oracles import random_prior
 
+from oracles import random_prior
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
 
 Make = Callable[..., Parameters]

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-import oracles
 import pytest
 
+import oracles
 from spikeslab._kernel import Tree, available, chosen, use
 
 
@@ -226,9 +226,8 @@ def solved_blocks(n_latents, n_components, spike, means):
         tuple(values[order] for values in prior),
     )
     ordered = [values[:, order] for values in expected[2:-1]]
-    outer = outer[:, order][:, :, order]
-    return problem, take(expected._replace(mean=ordered[0], probabilities=ordered[1],
-                                           first=ordered[2], second=ordered[3], outer=outer), which)
+    expected = oracles.Posterior(*expected[:2], *ordered, outer[:, order][:, :, order])
+    return problem, take(expected, which)
 
 
 @pytest.mark.parametrize(
@@ -273,10 +272,9 @@ def far_prior(case):
 def solved_far(case):
     rng = np.random.default_rng([*case.encode()])
     problem = draw(rng, 3, 5, far_prior(case))
-    # Points near both components, and between them.
-    for point, at in zip(problem.b, [[0, 0, 0], [300, 0, 0], [30, 30, 0], [17, 1, 2], [-40, 150, 9]],
-                         strict=True):
-        point += problem.A @ at
+    # Points near the components, and between them.
+    x = [[0, 0, 0], [300, 0, 0], [30, 30, 0], [17, 1, 2], [-40, 150, 9]]
+    problem = problem._replace(b=problem.b + x @ problem.A)
     return problem, solve(problem, oracles.posterior_mp)
 
 
@@ -396,7 +394,8 @@ def test_sums_of_two_calls_add_up(kernel, n_components, spike, means):
     whole = tree.moments(b, xhat, True)
     one, two = (tree.moments(b[part], xhat[part], True) for part in (slice(45), slice(45, None)))
     for i in range(3):
-        np.testing.assert_allclose(np.concatenate([one[i], two[i]]), whole[i], rtol=1e-12, atol=1e-13)
+        joined = np.concatenate([one[i], two[i]])
+        np.testing.assert_allclose(joined, whole[i], rtol=1e-12, atol=1e-13)
     for i in (3, 4):
         np.testing.assert_allclose(one[i] + two[i], whole[i], rtol=1e-12, atol=1e-11)
 
@@ -407,10 +406,9 @@ def spike_and_slab(n_latents):
 
 def test_the_largest_tree_and_the_first_that_is_too_large():
     assert Tree(np.eye(24), *spike_and_slab(24)).states == 2**24
-    with pytest.raises(ValueError, match=r"25 latents have (33554432|3\.35544e\+07) states") as info:
+    refusal = r"25 latents have (33554432|3\.35544e\+07) states.*2\^24.*ask for fewer latents"
+    with pytest.raises(ValueError, match=refusal):
         Tree(np.eye(25), *spike_and_slab(25))
-    assert "2^24" in str(info.value)
-    assert "fewer latents" in str(info.value)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import os
 import pathlib
 
 import numpy as np
-import oracles
 import pytest
 
+import oracles
 import spikeslab.parameters
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
 from spikeslab.parameters import load_arrays, save_arrays
@@ -104,6 +104,14 @@ def test_a_round_trip_through_a_file_is_exact(parameters, tmp_path):
     assert os.listdir(tmp_path) == ["model.npz"]
     loaded.save(str(path))  # over the old one, and again
     assert_same(Parameters.load(str(path)), parameters)
+
+
+def test_a_prior_made_of_a_priors_arrays_is_the_same_prior():
+    rng = np.random.default_rng(0)
+    for n_components in (2, 3, 4) * 20:
+        prior = Prior(*oracles.random_prior(rng, 3, n_components))
+        again = Prior(prior.weights, prior.means, prior.variances)
+        np.testing.assert_array_equal(again.weights, prior.weights)
 
 
 def test_a_file_keeps_its_name_whatever_the_ending(parameters, tmp_path):
@@ -283,7 +291,7 @@ NAN = np.array([[np.nan, 1.0], [0.0, 1.0]])
         (lambda: Prior.spike_and_slab([0.2, 1.1]), ValueError, r"activation must lie in \[0, 1\]"),
         (lambda: Prior.spike_and_slab([-0.1, 0.5]), ValueError, r"activation must lie in \[0, 1\]"),
         (lambda: Prior.spike_and_slab([np.nan, 0.5]), ValueError, "activation contains NaN"),
-        (lambda: Prior.spike_and_slab(0.5), ValueError, "activation must have shape any"),
+        (lambda: Prior.spike_and_slab([[0.5]]), ValueError, "activation must have shape any"),
         (lambda: Prior.spike_and_slab(["a"]), TypeError, "activation must be an array of real"),
         (lambda: Prior([[-0.5, 1.5]], [[0, 0]], [[0, 1]]), ValueError, r"weights must lie in"),
         (lambda: Prior(HALF * 0.9, ZERO, WIDTHS), ValueError, "weights .* must add up to 1"),
@@ -353,7 +361,7 @@ def test_the_callers_arrays_stay_the_callers(name):
 
 def test_small_rounding_of_weights_and_covariances_is_mended():
     prior = Prior(HALF + 1e-8, ZERO, WIDTHS)
-    np.testing.assert_array_equal(prior.weights.sum(axis=1), 1)
+    np.testing.assert_allclose(prior.weights.sum(axis=1), 1, rtol=1e-15)
     rough = np.array([[1.0, 0.5 + 1e-13], [0.5, 1.0]])
     covariance = FullNoise(rough).covariance
     np.testing.assert_array_equal(covariance, covariance.T)

@@ -1,4 +1,6 @@
-"""Gaussian Sparse Coding: spike-and-slab latent variable models fitted by exact maximum likelihood."""
+"""Gaussian Sparse Coding: spike-and-slab latent variable models fitted by exact maximum
+likelihood.
+"""
 
 from .estimator import GaussianSparseCoding, Run
 from .m_step import Model
@@ -16,7 +18,6 @@ __all__ = [
     "Expectation",
     "FullNoise",
     "GaussianSparseCoding",
-
     "IsotropicNoise",
     "Model",
     "Parameters",

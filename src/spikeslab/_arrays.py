@@ -35,7 +35,9 @@ def frozen(instance: object, **fields: Any) -> None:
 
 
 def unchecked(cls: type[T], **fields: Any) -> T:
-    """An instance of a frozen dataclass whose fields are known to be right: the M-step's hot path."""
+    """An instance of a frozen dataclass whose fields are known to be right: the M-step's hot
+    path.
+    """
     instance = object.__new__(cls)
     for name, value in fields.items():
         object.__setattr__(instance, name, value)

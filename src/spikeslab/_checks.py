@@ -29,5 +29,8 @@ def check_real(name: str, value: Any, least: float, *, above: bool = False) -> N
     """A finite number of at least `least`, or above it."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
+    value = float(value)
     if not np.isfinite(value) or value < least or (above and value == least):
-        raise ValueError(f"{name} must be {'above' if above else 'at least'} {least:g}, got {value!r}")
+        raise ValueError(
+            f"{name} must be {'above' if above else 'at least'} {least:g}, got {value!r}"
+        )

@@ -1,8 +1,9 @@
 """Free coordinates of a model, its exact gradient in them, and EM's own metric.
 
-W, offset and means are coordinates as they are; weights = a^2 / sum a^2, variances = t^2 + smallest and
-noise = floor + B B' (B a number, a diagonal or a matrix), so that every bound is a regular interior point and nothing is
-ever clipped. All slab variances are coordinates where the model can be expanded: parameter expansion at no cost.
+W, offset and means are coordinates as they are; weights = a^2 / sum a^2, variances = t^2 + smallest
+and noise = floor + B B' (B a number, a diagonal or a matrix), so that every bound is a regular
+interior point and nothing is ever clipped. All slab variances are coordinates where the model can
+be expanded: parameter expansion at no cost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from .parameters import Parameters
 from .prior import Prior
 from .statistics import Statistics
 
-# Roots this small (squared, relative to the floor or the unit of variance) would be stationary points: start off them.
+# Roots this small (squared, relative to the floor or the unit of variance) would be stationary
+# points: start off them.
 _LEAST_SQUARE = 1e-6
 
 
@@ -119,8 +121,8 @@ class Coordinates:
     ) -> tuple[Array, Callable[[Array], Array]]:
         """Gradient of the penalised log-likelihood (Fisher's identity), and EM's metric.
 
-        The metric applies the inverse information of the complete data: to first order it turns a gradient into the
-        displacement of an EM step.
+        The metric applies the inverse information of the complete data: to first order it turns a
+        gradient into the displacement of an EM step.
         """
         model, family, rows = self._model, self._model.prior, self._rows
         learn = model.learn
@@ -183,6 +185,8 @@ class Coordinates:
                 B = noise.apply(B.reshape(p.n_features, -1)) if B.size else B
             else:
                 B = B * noise.values / (p.n_features if model.noise == "isotropic" else 1)
-            return join(step, u, m * width[self._means], t * width[self._variances] / 2, B / (2 * s.n))
+            return join(
+                step, u, m * width[self._means], t * width[self._variances] / 2, B / (2 * s.n)
+            )
 
         return join(linear, slope_a, slope_m[self._means], slope_t, slope_B), metric

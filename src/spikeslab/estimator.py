@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from threading import Event
 from typing import Any, Self
 
@@ -60,20 +61,23 @@ class Run:
 
 
 class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Gaussian Sparse Coding: a spike-and-slab latent variable model fitted by exact maximum likelihood.
+    """Gaussian Sparse Coding: a spike-and-slab latent variable model fitted by exact maximum
+    likelihood.
 
-    Every sample is ``y = mean_ + mixing_ @ x + e`` with Gaussian noise ``e`` and sparse latents ``x``: each is exactly zero
-    with probability ``1 - activation_[h]``, and Gaussian otherwise. The posterior over all combinations of active
-    latents is computed in closed form, so the likelihood is exact and never falls during the fit.
+    Every sample is ``y = mean_ + mixing_ @ x + e`` with Gaussian noise ``e`` and sparse latents
+    ``x``: each is exactly zero with probability ``1 - activation_[h]``, and Gaussian otherwise. The
+    posterior over all combinations of active latents is computed in closed form, so the likelihood
+    is exact and never falls during the fit.
 
     Parameters
     ----------
     n_components : int, default=None
-        Number of latents H. None means as many as features, at most 8. The cost doubles with every latent; 24 is the limit.
+        Number of latents H. None means as many as features, at most 8. The cost doubles with every
+        latent; 24 is the limit.
     noise : {"isotropic", "diagonal", "full"}, default="isotropic"
         Covariance of the noise.
     slab_mean : bool, default=False
-        Learn the mean of each active latent, and the offset ``mean_`` with it. For skewed sources.
+        Learn the mean of each active latent instead of 0. For skewed sources.
     spike : {"hard", "soft"}, default="hard"
         A soft spike is a narrow Gaussian of learned width instead of exactly zero.
     n_slabs : int, default=1
@@ -81,8 +85,9 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     shared_prior : bool, default=False
         One prior for all latents: fewer parameters for few or very noisy data.
     init : {"pca", "random"}, array of shape (n_components, n_features) or Parameters, default="pca"
-        Where to start: a random rotation of the principal subspace, the paper's random draw, the given components, or
-        the given parameters. Only the first three are drawn anew in each of the `n_init` runs.
+        Where to start: a random rotation of the principal subspace, the paper's random draw, the
+        given components, or the given parameters. Only the first three are drawn anew in each of
+        the `n_init` runs.
     n_init : int, default=5
         Number of runs; the one with the highest likelihood is kept.
     max_iter : int, default=1000
@@ -90,19 +95,22 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     tol : float, default=1e-7
         A run has converged when three iterations in a row gain less than this per sample.
     accelerate : bool, default=True
-        Quasi-Newton EM, which needs a small fraction of the iterations; False is the paper's plain EM.
+        Quasi-Newton EM, which needs a small fraction of the iterations; False is the paper's plain
+        EM.
     min_noise : float, default=1e-4
         Least noise variance, relative to the mean variance of the features.
     anneal : "auto", bool or int, default="auto"
-        Let the least noise variance fall to `min_noise` over the first 100 (or the given number of) iterations,
-        which avoids poor optima at low noise. "auto" does so when starting from "pca" with at most as many latents as features.
+        Let the least noise variance fall to `min_noise` over the first 100 (or the given number of)
+        iterations, which avoids poor optima at low noise. "auto" does so when starting from "pca"
+        with at most as many latents as features.
     to_learn : collection of {"components", "prior", "noise", "mean"}, default=None
-        Parameters to learn, the others keeping their initial values. None means all but "mean", and that too if
-        `slab_mean`; otherwise the mean is that of the data.
+        Parameters to learn, the others keeping their initial values; that of the mean is the mean
+        of the data. None means all.
     warm_start : bool, default=False
         Start from the result of the previous fit.
     n_jobs : int, default=None
-        Threads: for the runs, or with a single run for blocks of samples. None means 1, -1 all processors.
+        Threads: for the runs, or with a single run for blocks of samples. None means 1, -1 all
+        processors.
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results.
     callback : callable, default=None
@@ -113,8 +121,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        The generating directions, one a row; ``mixing_`` is its transpose. An active latent has unit variance (several
-        slabs: unit mean square).
+        The generating directions, one a row; ``mixing_`` is its transpose. An active latent has
+        unit variance (several slabs: unit mean square).
     activation_ : array of shape (n_components,)
         Probability that a latent is active.
     slab_mean_ : array of shape (n_components,)
@@ -136,7 +144,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     References
     ----------
-    J. Lücke and A.-S. Sheikh, "Closed-form EM for sparse coding and its application to source separation", LVA/ICA 2012.
+    J. Lücke and A.-S. Sheikh, "Closed-form EM for sparse coding and its application to source
+    separation", LVA/ICA 2012.
 
     Examples
     --------
@@ -215,7 +224,9 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             covariance = data.yy / len(X)
             variance = covariance.trace() / len(mean)
             if not variance > 0:
-                raise ValueError("X is constant: there is nothing to explain; give data that varies")
+                raise ValueError(
+                    "X is constant: there is nothing to explain; give data that varies"
+                )
             starts = self._starts(model, mean, covariance)
             results = self._run_all(model, X, mean, starts, variance)
             best = max(results, key=lambda result: result.log_likelihood)
@@ -270,11 +281,11 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             check_integer("n_jobs", self.n_jobs, 1)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback must be callable, got {self.callback!r}")
-        learn = ["components", "prior", "noise"] + ["mean"] * bool(self.slab_mean)
+        learn = LEARNABLE
         if self.to_learn is not None:
             if isinstance(self.to_learn, str):
                 raise TypeError(f"to_learn must be a collection of names, got {self.to_learn!r}")
-            learn = list(self.to_learn)
+            learn = tuple(self.to_learn)
             for name in learn:
                 check_choice("to_learn", name, LEARNABLE)
         family = PriorFamily(
@@ -310,7 +321,7 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 return drawn
             return Parameters(components.T.copy(), drawn.offset, drawn.prior, drawn.noise)
 
-        return [lambda seed=seed: make(seed) for seed in seeds]
+        return [partial(make, seed) for seed in seeds]
 
     def _run_all(
         self,
@@ -349,7 +360,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             if stop.is_set() and result.reason == "callback":
                 result.reason = "interrupted"
             if self.verbose:
-                print(f"run {number}: {result.log_likelihood:.6f}, {result.n_iter} iterations, {result.reason}")
+                outcome = f"{result.n_iter} iterations, {result.reason}"
+                print(f"run {number}: {result.log_likelihood:.6f}, {outcome}")
             return result
 
         pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else nullcontext()
@@ -388,12 +400,11 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:
         """A fit that fails leaves the estimator as it was."""
-        before = vars(self).copy()
+        before = self.__dict__.copy()
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     # ---- what was found ----
@@ -435,7 +446,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return latents
 
     def inverse_transform(self, X) -> np.ndarray:
-        """Data that latents X of shape (n_samples, n_components) stand for: ``mean_ + X @ components_``."""
+        """Data that latents X of shape (n_samples, n_components) stand for: ``mean_ + X @
+        components_``."""
         parameters = self._fitted()
         X = check_array(X, dtype=[np.float64, np.float32])
         if X.shape[1] != parameters.n_latents:
@@ -458,7 +470,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return float(self.score_samples(X).mean())
 
     def posterior(self, X) -> Posterior:
-        """The exact posterior of the latents of X: activation probabilities, covariance, supports, samples."""
+        """The exact posterior of the latents of X: activation probabilities, covariance, supports,
+        samples."""
         X, parameters = self._checked(X)
         centred = np.subtract(X, parameters.offset, dtype=np.float64)
         return Posterior(parameters.shifted(-parameters.offset), centred)
@@ -487,10 +500,11 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an .npz file (no pickle). It appears whole or not at all.
 
-        Constructor arguments that are not plain values (a callback, given starting arrays, a RandomState) are not kept.
+        Constructor arguments that are not plain values (a callback, given starting arrays, a
+        RandomState) are not kept.
         """
         arrays = self._fitted().arrays()
-        record = {
+        record: dict[str, Any] = {
             "parameters": {
                 name: value
                 for name, value in self.get_params().items()
@@ -561,7 +575,9 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return tags
 
 
-def _check_start(start: Parameters, model: Model, n_components: int | None, n_features: int) -> None:
+def _check_start(
+    start: Parameters, model: Model, n_components: int | None, n_features: int
+) -> None:
     expected = {
         "features": (start.n_features, n_features),
         "components": (start.n_latents, n_components or start.n_latents),
@@ -570,7 +586,9 @@ def _check_start(start: Parameters, model: Model, n_components: int | None, n_fe
     }
     for what, (got, wanted) in expected.items():
         if got != wanted:
-            raise ValueError(f"the starting parameters have {what} {got!r}, but {wanted!r} is wanted")
+            raise ValueError(
+                f"the starting parameters have {what} {got!r}, but {wanted!r} is wanted"
+            )
 
 
 def _threads(n_jobs: int | None) -> int:

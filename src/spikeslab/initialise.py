@@ -11,11 +11,10 @@ from .noise import NOISES
 from .parameters import Parameters
 
 
-def random_start(
-    model: Model, covariance: Array, n_latents: int, rng: Generator
-) -> Parameters:
-    """The paper's start: W ~ N(0, 1) in units of the data's standard deviation, activations in U(.05, 1), and the data's
-    own covariance as that of the noise."""
+def random_start(model: Model, covariance: Array, n_latents: int, rng: Generator) -> Parameters:
+    """The paper's start: W ~ N(0, 1) in units of the data's standard deviation, activations in
+    U(.05, 1), and the data's own covariance as that of the noise.
+    """
     n_features = len(covariance)
     scale = np.sqrt(covariance.trace() / n_features)
     mixing = scale * rng.standard_normal((n_features, n_latents))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from .statistics import Statistics
 
 LEARNABLE = ("components", "prior", "noise", "mean")
 
-# How strongly W is tied to its old value, relative to the latents' mean square: it decides only about latents that are
-# never on, whose columns would be 0 / 0.
+# How strongly W is tied to its old value, relative to the latents' mean square: it decides only
+# about latents that are never on, whose columns would be 0 / 0.
 _TIE = 1e-12
 
 
@@ -31,9 +31,9 @@ class Model:
         The parameters that are learned; "mean" is the offset.
     """
 
-    prior: PriorFamily = PriorFamily()
+    prior: PriorFamily = field(default_factory=PriorFamily)
     noise: str = "isotropic"
-    learn: frozenset[str] = frozenset(("components", "prior", "noise"))
+    learn: frozenset[str] = frozenset(LEARNABLE)
 
     @property
     def expandable(self) -> bool:
@@ -60,7 +60,8 @@ class Model:
 def regression(model: Model, parameters: Parameters, s: Statistics) -> tuple[Array, Array, Array]:
     """Coefficients now, and sums of products, of the regression of y on what of [x 1] is learned.
 
-    Returns (coefficients (D, p), sum y z', sum z z') with z the learned part, y less what the fixed part predicts.
+    Returns (coefficients (D, p), sum y z', sum z z') with z the learned part, y less what the fixed
+    part predicts.
     """
     W, c = parameters.mixing, parameters.offset
     if "mean" not in model.learn:
@@ -98,8 +99,8 @@ def m_step(
 ) -> Parameters:
     """Parameters that maximise the expected log-likelihood.
 
-    With `expand` the slab variances are learned also where the model fixes them at 1 (parameter expansion, PX-EM); the
-    scale stays in the prior until `Model.canonical` moves it into W.
+    With `expand` the slab variances are learned also where the model fixes them at 1 (parameter
+    expansion, PX-EM); the scale stays in the prior until `Model.canonical` moves it into W.
     """
     mixing, offset, prior, noise = (
         parameters.mixing,
@@ -114,9 +115,7 @@ def m_step(
         if "mean" in model.learn:
             offset = coefficients[:, -1]
     if "prior" in model.learn:
-        prior = model.prior.update(
-            prior, s.counts, s.first, s.second, expand and model.expandable
-        )
+        prior = model.prior.update(prior, s.counts, s.first, s.second, expand and model.expandable)
     if "noise" in model.learn:
         scatter = residual_scatter(model.noise, mixing, offset, s)
         noise = type(noise).from_scatter(scatter / s.n, len(offset), noise_floor)

@@ -1,11 +1,12 @@
 """Maximum likelihood from an E-step and Statistics: EM, PX-EM and quasi-Newton EM.
 
-Nothing here sees the data: `statistics_of(parameters)` may be local, blocked, threaded or spread over a cluster.
+Nothing here sees the data: `statistics_of(parameters)` may be local, blocked, threaded or spread
+over a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,8 @@ from .parameters import Parameters
 from .statistics import Statistics
 
 Method = Literal["em", "px", "quasi-newton"]
+
+DEFAULT_MODEL = Model()
 
 _PATIENCE = 3  # consecutive small gains that count as convergence
 _MEMORY = 100  # curvature pairs
@@ -89,18 +92,21 @@ class Maximiser:
             objective = -np.inf
         return State(parameters, statistics, objective, objective - last)
 
-    def em(self, state: State, floors: Iterator[float], expand: bool) -> Iterator[State]:
-        """EM, or PX-EM with `expand`: one state per noise floor."""
+    def em(
+        self, state: State, floors: Iterator[float], expand: bool
+    ) -> Generator[State, None, State]:
+        """EM, or PX-EM with `expand`: one state per noise floor; returns the last."""
         for floor in floors:
             parameters = m_step(self.model, state.parameters, state.statistics, floor, expand)
             state = self.visit(parameters, expand, state.objective)
             yield state
+        return state
 
     def quasi_newton(self, state: State, floor: float) -> Iterator[State]:
         """L-BFGS whose first guess of the curvature is EM's: its first step is EM's to first order.
 
-        No accepted step lowers the objective. Where neither of two step lengths gains, the curvature is forgotten and a
-        PX-EM step taken, which cannot fail.
+        No accepted step lowers the objective. Where neither of two step lengths gains, the
+        curvature is forgotten and a PX-EM step taken, which cannot fail.
         """
         coordinates = Coordinates(self.model, state.parameters, floor)
         theta = coordinates.pack(state.parameters)
@@ -138,7 +144,10 @@ class Maximiser:
             if curvature > 1e-10 * np.sqrt((moved @ moved) * (bend @ bend)):
                 pairs = [*pairs, (moved, bend, curvature)][-_MEMORY:]
             promise = slope / 2 if taken else new.promise
-            theta, state = new_theta, new._replace(promise=max(promise, new.objective - state.objective))
+            theta, state = (
+                new_theta,
+                new._replace(promise=max(promise, new.objective - state.objective)),
+            )
             yield state
 
 
@@ -161,7 +170,7 @@ def _newton_step(gradient: Array, metric: Callable[[Array], Array], pairs: list)
 def maximise(
     statistics_of: Callable[[Parameters], Statistics],
     start: Parameters,
-    model: Model = Model(),
+    model: Model = DEFAULT_MODEL,
     *,
     method: Method = "quasi-newton",
     noise_floor: float = 1e-10,
@@ -182,16 +191,18 @@ def maximise(
     model : Model
         What is learned.
     method : {"quasi-newton", "em", "px"}
-        Quasi-Newton EM needs a small fraction of the iterations; "em" is the paper's, "px" learns the slabs' scale too.
+        Quasi-Newton EM needs a small fraction of the iterations; "em" is the paper's, "px" learns
+        the slabs' scale too.
     noise_floor : float
         Least noise variance (or eigenvalue of the noise covariance).
     anneal_from : float
-        Where larger, the floor falls geometrically from here to `noise_floor` over the first `anneal_iterations`
-        iterations, which are EM steps.
+        Where larger, the floor falls geometrically from here to `noise_floor` over the first
+        `anneal_iterations` iterations, which are EM steps.
     max_iter : int
         Iterations, each of one accepted E-step.
     tol : float
-        Stop when three iterations in a row gain less than this per point (quasi-Newton: nor promise more).
+        Stop when three iterations in a row gain less than this per point (quasi-Newton: nor promise
+        more).
     callback : callable, optional
         Called with a Progress after every iteration; returning True ends the run.
     run : int
@@ -213,15 +224,13 @@ def maximise(
     maximiser = Maximiser(model, statistics_of)
     result = Result(start, -np.inf)
 
-    def steps() -> Iterator[State]:
+    def steps() -> Generator[State, None, None]:
         state = maximiser.visit(start, expand)
         yield state
-        for state in maximiser.em(state, iter(floors), expand):
-            yield state
+        state = yield from maximiser.em(state, iter(floors), expand)
         if method == "quasi-newton":
             # one EM step cures a badly scaled start
-            for state in maximiser.em(state, iter([noise_floor]), True):
-                yield state
+            state = yield from maximiser.em(state, iter([noise_floor]), True)
             yield from maximiser.quasi_newton(state, noise_floor)
         else:
             yield from maximiser.em(state, iter(lambda: noise_floor, None), expand)
@@ -250,4 +259,3 @@ def maximise(
     result.parameters = model.canonical(result.parameters)
     result.n_evaluations = maximiser.n_evaluations
     return result
-

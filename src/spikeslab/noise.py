@@ -56,12 +56,16 @@ class Noise(Protocol):
 
     @staticmethod
     def product(A: Array, B: Array) -> Array:
-        """The part of (A B' + B A') / 2 that this noise model depends on, for A and B of shape (D, k)."""
+        """The part of (A B' + B A') / 2 that this noise model depends on, for A and B of shape (D,
+        k).
+        """
         ...
 
     @classmethod
     def from_scatter(cls, scatter: Array, n_features: int, floor: float) -> Self:
-        """The most likely noise for a mean scatter (as made by `product`) among those of at least `floor`."""
+        """The most likely noise for a mean scatter (as made by `product`) among those of at least
+        `floor`.
+        """
         ...
 
 
@@ -196,8 +200,7 @@ class FullNoise:
         except np.linalg.LinAlgError:
             smallest = np.linalg.eigvalsh(covariance)[0]
             raise ValueError(
-                "covariance must be positive definite, "
-                f"but its smallest eigenvalue is {smallest:g}"
+                f"covariance must be positive definite, but its smallest eigenvalue is {smallest:g}"
             ) from None
         frozen(self, covariance=covariance, _factor=factor)
 

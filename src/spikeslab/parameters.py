@@ -34,8 +34,8 @@ class Parameters:
     --------
     >>> import numpy as np
     >>> from spikeslab import IsotropicNoise, Parameters, Prior
-    >>> truth = Parameters(np.eye(2), np.zeros(2), Prior.spike_and_slab([0.2, 0.3]), IsotropicNoise(0.01, 2))
-    >>> Y, X = truth.sample(100, np.random.default_rng(0))
+    >>> truth = Parameters(np.eye(2), np.zeros(2), Prior.spike_and_slab([0.2, 0.3]),
+    IsotropicNoise(0.01, 2)) >>> Y, X = truth.sample(100, np.random.default_rng(0))
     >>> Y.shape, X.shape
     ((100, 2), (100, 2))
     """
@@ -118,9 +118,7 @@ class Parameters:
         return cls.from_arrays(load_arrays(path, "parameters"))
 
 
-def save_arrays(
-    path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]
-) -> None:
+def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays with a mark of what they are, through a temporary file beside the target."""
     path = Path(path)
     mark = {"spikeslab_format": np.array(FORMAT), "spikeslab_content": np.array(content)}

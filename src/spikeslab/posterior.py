@@ -22,7 +22,9 @@ def _solve_root(root: Array, M: Array) -> Array:
 
 
 class Moments(NamedTuple):
-    """Posterior moments of a block of N points. The first three are per point, the last two of these only on request."""
+    """Posterior moments of a block of N points. The first three are per point, the last two of
+    these only on request.
+    """
 
     log_evidence: Array  # (N,), log density of each point
     mean: Array  # (N or 0, H), <x>
@@ -45,10 +47,12 @@ class Supports(NamedTuple):
 
 
 class Inference:
-    """Exact inference with fixed parameters; everything that does not depend on the data is done once.
+    """Exact inference with fixed parameters; everything that does not depend on the data is done
+    once.
 
-    Densities are computed relative to the *reference state*, in which each latent is in its broadest component. It is
-    one Gaussian, whose density comes out as a sum of squares, without the cancellation of ``b'Ab - y'y / sigma^2``.
+    Densities are computed relative to the *reference state*, in which each latent is in its
+    broadest component. It is one Gaussian, whose density comes out as a sum of squares, without the
+    cancellation of ``b'Ab - y'y / sigma^2``.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -65,20 +69,20 @@ class Inference:
         self._tree = Tree(self._gram, prior.weights, prior.means, prior.variances)
         mean, variance, covariance = self._tree.reference()
         n_features, n_latents = mixing.shape
+        gain: Array
         if n_latents <= n_features:
             gain = precise @ covariance
         else:  # the same matrix, V W' (W V W' + Sigma)^-1, where the product above would cancel
             spread = mixing * variance
-            gain = np.linalg.solve(spread @ mixing.T + np.diag(1 / precision), spread)
+            whole = spread @ mixing.T + np.diag(1 / precision)
+            gain = np.linalg.solve(whole, spread).astype(np.float64, copy=False)
         self._gain = gain
         self._b0 = -(offset @ precise)
         self._xhat0 = mean - (offset + mixing @ mean) @ gain
         self._observed = Observed(
             self._tree, precise, gain, mixing, offset, precision, self._b0, self._xhat0
         )
-        self._log_constant = (
-            self._tree.log_constant - (n_features * _LOG_2_PI + noise.log_det) / 2
-        )
+        self._log_constant = self._tree.log_constant - (n_features * _LOG_2_PI + noise.log_det) / 2
 
     @property
     def n_states(self) -> float:
@@ -183,7 +187,8 @@ class Inference:
 
 
 class Posterior:
-    """What a fitted model says about the latents of given data; made by `GaussianSparseCoding.posterior`.
+    """What a fitted model says about the latents of given data; made by
+    `GaussianSparseCoding.posterior`.
 
     Attributes
     ----------

@@ -1,4 +1,6 @@
-"""The prior of the latents: for each an own small mixture of Gaussians whose component 0 is the spike."""
+"""The prior of the latents: for each an own small mixture of Gaussians whose component 0 is the
+spike.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ from ._arrays import Array, as_array, frozen, unchecked
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """H independent latents, each distributed as ``sum_k weights[h, k] N(means[h, k], variances[h, k])``.
+    """H independent latents, each distributed as ``sum_k weights[h, k] N(means[h, k], variances[h,
+    k])``.
 
     Parameters
     ----------
     weights, means, variances : arrays of shape (H, K)
-        Component 0 is the spike. With variance 0 it is *hard*: the latent is then exactly its mean, zero.
-        All other components, the slabs, have positive variances.
+        Component 0 is the spike. With variance 0 it is *hard*: the latent is then exactly its mean,
+        zero. All other components, the slabs, have positive variances.
 
     Examples
     --------
@@ -40,7 +43,9 @@ class Prior:
         if weights.size == 0:
             raise ValueError("a prior needs at least one latent and one component")
         if weights.min() < 0 or weights.max() > 1 + 1e-9:
-            raise ValueError(f"weights must lie in [0, 1], got {weights.min():g} to {weights.max():g}")
+            raise ValueError(
+                f"weights must lie in [0, 1], got {weights.min():g} to {weights.max():g}"
+            )
         total = weights.sum(axis=1, keepdims=True)
         if np.abs(total - 1).max() > 1e-6:
             raise ValueError("the weights of every latent must add up to 1")
@@ -54,8 +59,7 @@ class Prior:
         activation = as_array("activation", activation, (None,))
         if activation.min(initial=0) < 0 or activation.max(initial=1) > 1:
             raise ValueError(
-                "activation must lie in [0, 1], "
-                f"got {activation.min():g} to {activation.max():g}"
+                f"activation must lie in [0, 1], got {activation.min():g} to {activation.max():g}"
             )
         zeros, ones = np.zeros_like(activation), np.ones_like(activation)
         return cls(
@@ -122,8 +126,9 @@ class PriorFamily:
     shared : bool
         One prior for all latents instead of each its own.
     weight_count, variance_count, variance_at : float
-        Light regularisation (MAP): every component counts as seen `weight_count` more times, and every learned
-        variance as estimated from `variance_count` more values of variance `variance_at`.
+        Light regularisation (MAP): every component counts as seen `weight_count` more times, and
+        every learned variance as estimated from `variance_count` more values of variance
+        `variance_at`.
     """
 
     n_slabs: int = 1
@@ -147,15 +152,18 @@ class PriorFamily:
         return learned
 
     def learned_variances(self, n_latents: int, expand: bool) -> np.ndarray:
-        """Which variances are free. With one slab its variance is 1, W carrying the scale, unless the model is
-        expanded by it; with more slabs their ratios are part of the model."""
+        """Which variances are free. With one slab its variance is 1, W carrying the scale, unless
+        the model is expanded by it; with more slabs their ratios are part of the model.
+        """
         learned = np.zeros((n_latents, self.n_components), bool)
         learned[:, 0] = self.soft_spike
         learned[:, 1:] = expand or self.n_slabs > 1
         return learned
 
     def start(self, n_latents: int, rng: Generator, activation: Array | None = None) -> Prior:
-        """A prior to start from: equal weights (or the given activation), slabs of different widths."""
+        """A prior to start from: equal weights (or the given activation), slabs of different
+        widths.
+        """
         shape = (n_latents, self.n_components)
         weights = np.full(shape, 1 / self.n_components)
         if activation is not None:
@@ -172,12 +180,16 @@ class PriorFamily:
         return Prior(weights, means, variances)
 
     def pool(self, sums: Array) -> Array:
-        """Sums over the points that a prior is estimated from: of all latents where they share it."""
+        """Sums over the points that a prior is estimated from: of all latents where they share
+        it.
+        """
         if not self.shared:
             return sums
         return np.broadcast_to(sums.sum(axis=0, keepdims=True), sums.shape)
 
-    def update(self, prior: Prior, counts: Array, first: Array, second: Array, expand: bool) -> Prior:
+    def update(
+        self, prior: Prior, counts: Array, first: Array, second: Array, expand: bool
+    ) -> Prior:
         """The M-step from the (H, K) sums of responsibilities, of x and of x^2."""
         counts, first, second = (self.pool(sums) for sums in (counts, first, second))
         weights = counts + self.weight_count
@@ -207,7 +219,9 @@ class PriorFamily:
         return float(total)
 
     def canonical_scale(self, prior: Prior) -> Array:
-        """Factor (H,) by which the latents are to be divided: one slab has variance 1, several a mean square of 1."""
+        """Factor (H,) by which the latents are to be divided: one slab has variance 1, several a
+        mean square of 1.
+        """
         weights = prior.weights[:, 1:]
         total = weights.sum(axis=1)
         square = prior.variances[:, 1:] + (prior.means[:, 1:] ** 2 if self.n_slabs > 1 else 0.0)

@@ -1,4 +1,6 @@
-"""Sufficient statistics: a sum over data points, all that the M-step and the gradient see of the data."""
+"""Sufficient statistics: a sum over data points, all that the M-step and the gradient see of the
+data.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ _LEAST_POINTS, _MOST_POINTS = 128, 1 << 14
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statistics:
-    """Sums over `n` points y of posterior expectations of their latents x. Statistics of two data sets add.
+    """Sums over `n` points y of posterior expectations of their latents x. Statistics of two data
+    sets add.
 
-    `counts`, `first` and `second` are, for each latent and component, the sums of its probability and of x and x^2 where
-    it is on. `yy` is the part of sum yy' that the noise model depends on.
+    `counts`, `first` and `second` are, for each latent and component, the sums of its probability
+    and of x and x^2 where it is on. `yy` is the part of sum yy' that the noise model depends on.
     """
 
     n: float
@@ -46,7 +49,9 @@ class Statistics:
 
 
 def block_slices(shape: tuple[int, ...], n_states: float) -> Iterator[slice]:
-    """Rows of data (N, D) in blocks whose size depends on the shape and on the number of states alone."""
+    """Rows of data (N, D) in blocks whose size depends on the shape and on the number of states
+    alone.
+    """
     total, n_features = shape
     points = min(_BLOCK_VISITS // n_states, _BLOCK_NUMBERS // n_features)
     points = int(min(max(points, _LEAST_POINTS), _MOST_POINTS))
@@ -56,8 +61,9 @@ def block_slices(shape: tuple[int, ...], n_states: float) -> Iterator[slice]:
 class Expectation:
     """The E-step on data in memory: called with parameters, it returns their Statistics.
 
-    Blocks of rows are shifted and converted to float64 one at a time, so that memory does not grow with the data. Their
-    borders depend on the data's shape and the number of states alone: the result is the same for any number of threads.
+    Blocks of rows are shifted and converted to float64 one at a time, so that memory does not grow
+    with the data. Their borders depend on the data's shape and the number of states alone: the
+    result is the same for any number of threads.
 
     Parameters
     ----------
@@ -84,11 +90,9 @@ class Expectation:
         self._data, self._shift, self._executor = X, np.asarray(shift, np.float64), executor
         self._kept: Array | None = None
         product = NOISES[noise_kind].product
-        y, yy = 0.0, 0.0
-        for block in self._blocks(1):
-            y = y + block.sum(axis=0)
-            yy = yy + product(block.T, block.T)
-        self.y, self.yy = np.asarray(y), np.asarray(yy)
+        blocks = [(block.sum(axis=0), product(block.T, block.T)) for block in self._blocks(1)]
+        self.y = np.sum([y for y, _ in blocks], axis=0)
+        self.yy = np.sum([yy for _, yy in blocks], axis=0)
 
     def _rows(self, rows: slice) -> Array:
         return np.subtract(self._data[rows], self._shift, dtype=np.float64)
@@ -146,7 +150,9 @@ def _total(
 
 
 def _ahead(executor: Executor, function, items, waiting: int = 16) -> Iterator:
-    """Results in order, like Executor.map, with only a few items taken ahead: blocks are made when they are needed."""
+    """Results in order, like Executor.map, with only a few items taken ahead: blocks are made when
+    they are needed.
+    """
     pending = []
     for item in items:
         pending.append(executor.submit(function, item))

@@ -1,7 +1,7 @@
 """The compiled elimination tree: exact posteriors of K-component latents, for blocks of points.
 
-At import the best instruction set of this CPU is chosen; the environment variable ``SPIKESLAB_KERNEL``
-names another one (`available` lists them).
+At import the best instruction set of this CPU is chosen; the environment variable
+``SPIKESLAB_KERNEL`` names another one (`available` lists them).
 """
 
 from ._core import Observed, Tree, available, chosen, use

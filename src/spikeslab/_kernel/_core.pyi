@@ -13,17 +13,20 @@ def use(name: str) -> None:
     """Use another kernel; an empty name is the best one."""
 
 class Tree:
-    """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not depend on b.
+    """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not
+    depend on b.
 
-    Points come as b and as xhat, their posterior means under the *reference state*: every latent in its
-    broadest component.
+    Points come as b and as xhat, their posterior means under the *reference state*: every latent in
+    its broadest component.
     """
 
     states: float
     log_constant: float
     def __init__(self, A: _Array, weights: _Array, means: _Array, variances: _Array) -> None: ...
     def reference(self) -> tuple[_Array, _Array, _Array]:
-        """Means and variances of the reference components (H,), and the posterior covariance (H, H)."""
+        """Means and variances of the reference components (H,), and the posterior covariance (H,
+        H).
+        """
 
     def evidence(self, b: _Array, xhat: _Array) -> _Array:
         """Log of each point's evidence over that of the reference state, (N,)."""
@@ -31,8 +34,9 @@ class Tree:
     def moments(
         self, b: _Array, xhat: _Array, probabilities: bool = False
     ) -> tuple[_Array, _Array, _Array, _Array, _Array]:
-        """The evidence (N,), <x> (N, H), component probabilities (N or 0, H, K); summed over the points: per component
-        the probability, <x> and <x^2> (3, H, K), and <xx'> (H, H)."""
+        """The evidence (N,), <x> (N, H), component probabilities (N or 0, H, K); summed over the
+        points: per component the probability, <x> and <x^2> (3, H, K), and <xx'> (H, H).
+        """
 
     def second_moments(self, b: _Array, xhat: _Array) -> _Array:
         """<xx'> of each point, (N, H, H)."""
@@ -41,13 +45,17 @@ class Tree:
         """log2 weight of every state relative to the reference state, (N, states)."""
 
     def digits(self) -> list[tuple[int, list[int]]]:
-        """How a state's number is read: per digit, the fastest first, the latent and what component each value means."""
+        """How a state's number is read: per digit, the fastest first, the latent and what component
+        each value means.
+        """
 
 class Observed:
-    """Points given as observations ``y = offset + mixing x + e``, the noise e independent between features.
+    """Points given as observations ``y = offset + mixing x + e``, the noise e independent between
+    features.
 
-    ``precise`` is Sigma^-1 W and ``gain`` the regression of xhat on y, both (D, H); ``b0`` and ``xhat0`` are b and xhat at
-    y = 0. Log densities come without the constant that does not depend on y.
+    ``precise`` is Sigma^-1 W and ``gain`` the regression of xhat on y, both (D, H); ``b0`` and
+    ``xhat0`` are b and xhat at y = 0. Log densities come without the constant that does not depend
+    on y.
     """
 
     def __init__(
@@ -67,5 +75,7 @@ class Observed:
     def moments(
         self, y: _Array, each: bool = False
     ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
-        """Log density (N,), <x> (N or 0, H), component probabilities (N or 0, H, K); summed over the points: per component the
-        probability, <x> and <x^2> (3, H, K), <xx'> (H, H) and y <x>' (D, H)."""
+        """Log density (N,), <x> (N or 0, H), component probabilities (N or 0, H, K); summed over
+        the points: per component the probability, <x> and <x^2> (3, H, K), <xx'> (H, H) and y <x>'
+        (D, H).
+        """
