@@ -1,4 +1,7 @@
-"""The kernel's own vectorised exp2 with nothing around it: a lower bound for any E-step that takes one exp per state."""
+"""The kernel's own vectorised exp2 with nothing around it.
+
+One exponential per state and point is the least that an exact E-step needs.
+"""
 
 import ctypes
 import re
@@ -43,9 +46,10 @@ def _aligned(n: int) -> np.ndarray:
 
 
 def bare_exponentials(variant: str, n_values: int, times: int) -> Callable[[], None]:
-    """A function that takes 2^x of `n_values` numbers (a multiple of 32 that fits the L1 cache) so many times.
+    """Return a function that takes 2^x of `n_values` numbers so many times.
 
-    It is compiled with the flags of a kernel variant.
+    It is compiled with the flags of a kernel variant. `n_values` is a multiple of 32; up to 1024
+    stay in the L1 cache.
     """
     if n_values % 32:
         raise ValueError(f"n_values must be a multiple of 32, got {n_values}")

@@ -1,7 +1,8 @@
-"""The E-step in NumPy, with all 2^H supports side by side: what the elimination tree is measured against.
+"""The E-step in NumPy with all 2^H supports side by side: the elimination tree's opponent.
 
-The prior is the paper's: x_h is exactly zero, or with probability activation[h] a unit Gaussian. Given the support s,
-the posterior of the active latents is N(Lam_s b, Lam_s) with Lam_s = (I + A_s)^-1, where A_s is A restricted to s, and
+The prior is the paper's: x_h is exactly zero, or with probability activation[h] a unit Gaussian.
+Given the support s, the posterior of the active latents is N(Lam_s b, Lam_s) with
+Lam_s = (I + A_s)^-1, where A_s is A restricted to s, and
 
     log weight = sum_h log P(s_h) - log|I + A_s| / 2 + b' Lam_s b / 2.
 
@@ -9,8 +10,8 @@ Three ways, each faster and less obvious than the one before:
 
 by_solving   one numpy.linalg call for all supports, all points at once
 by_supports  matrices no larger than the support, and points in blocks that stay in the cache
-by_products  the posterior means are never formed: all that is needed of the points is linear in their products b_i b_j,
-             which leaves three matrix products
+by_products  the posterior means are never formed: all that is needed of the points is linear in
+             their products b_i b_j, which leaves three matrix products
 """
 
 from itertools import combinations
@@ -30,7 +31,7 @@ class Moments(NamedTuple):
 
 
 class Supports:
-    """All subsets of H latents, by size; which they are does not depend on the parameters, so they are made once."""
+    """All subsets of H latents, by size. They do not depend on the parameters: made once."""
 
     def __init__(self, n_latents: int) -> None:
         self.by_size = [
@@ -46,7 +47,7 @@ class Supports:
         return self.active @ np.log(activation) + (1 - self.active) @ np.log(1 - activation)
 
     def posteriors(self, A: Array, activation: Array) -> tuple[Array, Array]:
-        """Lam_s, padded with zeros, (2^H, H, H), and the part of the log weights that is the same for all points."""
+        """Return Lam_s, padded with zeros, (2^H, H, H), and the log weights without b."""
         covariance = np.zeros((len(self.active), *A.shape))
         constant = self.log_prior(activation)
         first = 1  # the empty support has neither
@@ -76,7 +77,10 @@ def _normalise(log_weights: Array) -> Array:
 def _joined(blocks: list[tuple[Array, Array, Array, Array]], active: Array) -> Moments:
     log_evidence, mean, mass, outer = zip(*blocks, strict=True)
     return Moments(
-        np.concatenate(log_evidence), np.concatenate(mean), sum(mass) @ active, sum(outer)
+        np.concatenate(log_evidence),
+        np.concatenate(mean),
+        np.sum(mass, axis=0) @ active,
+        np.sum(outer, axis=0),
     )
 
 

@@ -3,9 +3,22 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
+from pathlib import Path
 
 _BURST = 0.005  # seconds
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How thorough a run is, and where the recordings are."""
+
+    quick: bool
+    speech: Path
+
+    @property
+    def seconds(self) -> float:
+        """Time for one comparison."""
+        return 0.5 if self.quick else 3.0
 
 
 def _time(call: Callable[[], object]) -> float:
@@ -15,10 +28,10 @@ def _time(call: Callable[[], object]) -> float:
 
 
 def best_times(competitors: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """The least time of one call of each.
+    """Return the least time of one call of each.
 
-    They take turns, so that a slow spell of the machine hits all of them; a short call is made several times per turn,
-    so that its best one finds its data in the cache.
+    They take turns, so that a slow spell of the machine hits all of them; a short call is made
+    several times per turn, so that its best one finds its data in the cache.
     """
     best = {name: min(_time(call), _time(call)) for name, call in competitors.items()}
     burst = {name: max(1, int(_BURST / once)) for name, once in best.items()}
@@ -32,20 +45,15 @@ def best_times(competitors: Mapping[str, Callable[[], object]], seconds: float) 
 @dataclass(frozen=True)
 class Target:
     bound: float
+    unit: str = "x"
     at_least: bool = False
-    unit: str = ""
 
     def __str__(self) -> str:
         return f"{'>=' if self.at_least else '<='} {self.bound:g}{self.unit}"
 
     def verdict(self, value: float) -> str:
-        margin = value / self.bound if self.at_least else self.bound / value
-        if margin >= 1:
-            return (
-                f"met, {margin:.2f}x the target"
-                if self.at_least
-                else f"met, {100 / margin:.0f} % of it"
-            )
+        if (value >= self.bound) if self.at_least else (value <= self.bound):
+            return f"met, {100 * value / self.bound:.0f} % of it"
         return f"**missed** by {100 * abs(value / self.bound - 1):.0f} %"
 
 
@@ -56,12 +64,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def add(
-        self,
-        what: str,
-        value: float,
-        target: Target | None = None,
-        unit: str = "",
-        detail: str = "",
+        self, what: str, value: float, target: Target | None = None, unit: str = "x", detail=""
     ) -> None:
         number = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
         shown = f"{number}{unit}" + (f" ({detail})" if detail else "")

@@ -1,4 +1,4 @@
-"""What the benchmarks run on: posteriors of any size, and the four data sets of the paper's kind of experiments."""
+"""What the benchmarks run on: posteriors of any size, and four data sets like the paper's."""
 
 import wave
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def speech_files(folder: Path) -> list[list[Path]]:
 
 
 def speech4(files: list[list[Path]], rng: Generator, n_points: int) -> Array:
-    """Four speakers, random points of time out of a window of 5000 samples (8 kHz), orthogonal mixing, no noise."""
+    """Four speakers at random times in a window of 5000 samples, orthogonal mixing, no noise."""
     window, sources = 5000, []
     for prompts in files:
         samples = np.empty(0)

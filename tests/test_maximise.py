@@ -80,6 +80,20 @@ def test_log_likelihood_never_falls_and_parameters_stay_sound(noise, method, fam
 
 @by_noise
 @by_method
+@pytest.mark.parametrize("data", ["rank one", "rank deficient", "zero column"])
+def test_without_noise_the_log_likelihood_falls_by_no_more_than_rounding(noise, method, data):
+    rng = np.random.default_rng(1)
+    X = make_data(data, rng)
+    model = make_model(noise=noise)
+    start = make_start(model, X, DATA[data][2], rng)
+    result = maximise(
+        Expectation(X, noise), start, model, method=method, noise_floor=1e-10, max_iter=60
+    )
+    assert np.diff(result.history).min() >= -1e-5  # 1e10 times float64's resolution, and a bit
+
+
+@by_noise
+@by_method
 @by_family
 @pytest.mark.parametrize("data", ["square", "more latents", "rank one"])
 def test_log_likelihood_never_falls_while_the_noise_floor_is_lowered(noise, method, family, data):
@@ -215,7 +229,9 @@ def flat(p):
 
 @by_noise
 @by_subset
-@pytest.mark.parametrize("family", [PriorFamily(), replace(RICH, shared=True)], ids=["plain", "rich"])
+@pytest.mark.parametrize(
+    "family", [PriorFamily(), replace(RICH, shared=True)], ids=["plain", "rich"]
+)
 def test_unpack_undoes_pack(noise, learn, family):
     model, coordinates, theta, _ = coordinates_at_random(family, noise, learn, 6)
     p = coordinates.unpack(theta)
@@ -371,6 +387,20 @@ def test_faster_methods_reach_the_optimum_of_plain_em_in_fewer_e_steps(clear, lo
     assert fast.log_likelihood == pytest.approx(long_em.log_likelihood, abs=1e-7)
     np.testing.assert_allclose(flat(fast.parameters), flat(long_em.parameters), atol=2e-3)
     assert fast.n_evaluations < long_em.n_evaluations
+
+
+@pytest.mark.parametrize("n_slabs", [1, 2])
+def test_with_pseudo_counts_of_variances_all_methods_reach_the_same_optimum(clear, n_slabs):
+    expectation, start, _ = clear
+    family = PriorFamily(
+        n_slabs, soft_spike=True, shared=True, weight_count=1.0, variance_count=20.0
+    )
+    model = make_model(family)
+    start = replace(start, prior=family.start(2, np.random.default_rng(0)))
+    limits = {"noise_floor": 1e-3, "max_iter": 5000, "tol": 1e-9}
+    ends = [maximise(expectation, start, model, method=m, **limits) for m in METHODS]
+    for end in ends[1:]:
+        assert end.log_likelihood == pytest.approx(ends[0].log_likelihood, abs=1e-4)
 
 
 @by_method

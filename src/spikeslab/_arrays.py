@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def as_array(name: str, value: ArrayLike, shape: tuple[int | None, ...]) -> Array:
-    """`value` as a contiguous float64 array of the given shape; None stands for any extent."""
+    """A copy of `value` as a contiguous float64 array of the given shape; None is any extent."""
     try:
-        array = np.ascontiguousarray(value, dtype=np.float64)
+        array = np.array(value, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be an array of real numbers: {error}") from None
     if array.ndim != len(shape) or any(

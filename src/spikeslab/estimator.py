@@ -6,7 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
 from .noise import NOISES
-from .parameters import Parameters, load_arrays, save_arrays
+from .parameters import Parameters, load_arrays, refusing, save_arrays
 from .posterior import Inference, Posterior
 from .prior import PriorFamily
 from .statistics import Expectation, block_slices
@@ -368,8 +368,9 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         with pool as executor:
             data = Expectation(X, model.noise, mean, None if side_by_side else executor)
             if side_by_side and executor is not None:
-                futures = [executor.submit(run, i, data) for i in range(len(starts))]
+                futures: list[Future[Result]] = []
                 try:
+                    futures += (executor.submit(run, i, data) for i in range(len(starts)))
                     return [future.result() for future in futures]
                 except KeyboardInterrupt:
                     stop.set()
@@ -447,7 +448,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def inverse_transform(self, X) -> np.ndarray:
         """Data that latents X of shape (n_samples, n_components) stand for: ``mean_ + X @
-        components_``."""
+        components_``.
+        """
         parameters = self._fitted()
         X = check_array(X, dtype=[np.float64, np.float32])
         if X.shape[1] != parameters.n_latents:
@@ -471,7 +473,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def posterior(self, X) -> Posterior:
         """The exact posterior of the latents of X: activation probabilities, covariance, supports,
-        samples."""
+        samples.
+        """
         X, parameters = self._checked(X)
         centred = np.subtract(X, parameters.offset, dtype=np.float64)
         return Posterior(parameters.shifted(-parameters.offset), centred)
@@ -527,7 +530,7 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model that `save` wrote."""
         arrays = load_arrays(path, "model")
-        try:
+        with refusing(path):
             record = json.loads(str(arrays["record"]))
             model = cls(**record["parameters"])
             model.parameters_ = Parameters.from_arrays(arrays)
@@ -536,8 +539,6 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             model.n_iter_ = record["n_iter"]
             model.log_likelihood_ = record["log_likelihood"]
             model.converged_ = record["converged"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a complete model file: {error!r}") from None
         model.n_features_in_ = model.parameters_.n_features
         if "feature_names" in arrays:
             model.feature_names_in_ = arrays["feature_names"].astype(object)

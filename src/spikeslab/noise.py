@@ -259,6 +259,8 @@ NOISES: dict[str, type[IsotropicNoise] | type[DiagonalNoise] | type[FullNoise]] 
 
 def make_noise(kind: str, values: Array, n_features: int) -> Noise:
     """The noise of a kind from its `values`: the inverse of (kind, noise.values)."""
+    if kind not in NOISES:
+        raise ValueError(f"there is no noise of kind {kind!r}")
     if kind == "isotropic":
-        return IsotropicNoise(float(values[0]), n_features)
+        return IsotropicNoise(float(as_array("noise", values, (1,))[0]), n_features)
     return DiagonalNoise(values) if kind == "diagonal" else FullNoise(values)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,40 +116,54 @@ class Parameters:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Parameters:
         """Read what `save` wrote."""
-        return cls.from_arrays(load_arrays(path, "parameters"))
+        arrays = load_arrays(path, "parameters")
+        with refusing(path):
+            return cls.from_arrays(arrays)
 
 
 def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays with a mark of what they are, through a temporary file beside the target."""
     path = Path(path)
     mark = {"spikeslab_format": np.array(FORMAT), "spikeslab_content": np.array(content)}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **mark, **arrays)
+        with open(temporary, "wb") as file:
+            np.savez_compressed(file, **mark, **arrays)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def load_arrays(path: str | os.PathLike[str], content: str) -> dict[str, np.ndarray]:
     """Read what `save_arrays` wrote, refusing anything else with a sentence."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a readable spikeslab file: {error}") from None
-    except Exception as error:  # zlib.error and what else a damaged archive may raise
-        raise ValueError(f"{path} is damaged: {error}") from None
-    if "spikeslab_format" not in arrays:
-        raise ValueError(f"{path} was not written by spikeslab")
-    version = int(arrays.pop("spikeslab_format"))
-    if version != FORMAT:
-        raise ValueError(f"{path} has format {version}; this version of spikeslab reads {FORMAT}")
-    found = str(arrays.pop("spikeslab_content"))
-    if found != content:
-        raise ValueError(f"{path} holds {found}, not {content}")
+    with refusing(path), open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is no .npz file, or was cut off")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        if "spikeslab_format" not in arrays:
+            raise ValueError("it was not written by spikeslab")
+        version = int(arrays.pop("spikeslab_format"))
+        if version != FORMAT:
+            raise ValueError(
+                f"it has format {version}, and this version of spikeslab reads {FORMAT}"
+            )
+        found = str(arrays.pop("spikeslab_content"))
+        if found != content:
+            raise ValueError(f"it holds {found}, not {content}")
     return arrays
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn whatever a damaged file leads to into a ValueError that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except KeyError as error:
+        raise ValueError(f"cannot read {path}: it lacks {error}") from None
+    except Exception as error:
+        raise ValueError(f"cannot read {path}: {error}") from None

@@ -51,7 +51,11 @@ class Prior:
             raise ValueError("the weights of every latent must add up to 1")
         if variances.min() < 0 or (variances.shape[1] > 1 and variances[:, 1:].min() <= 0):
             raise ValueError("variances must be positive; only component 0, the spike, may have 0")
-        frozen(self, weights=weights / total, means=means, variances=variances)
+        if (
+            np.abs(total - 1).max() > 1e-12
+        ):  # not for rounding: a saved prior comes back bit for bit
+            weights = weights / total
+        frozen(self, weights=weights, means=means, variances=variances)
 
     @classmethod
     def spike_and_slab(cls, activation: Array, slab_mean: Array | float = 0.0) -> Prior:

@@ -154,7 +154,12 @@ void Tree::choose_components(const double* weights, const double* means, const d
   }
   if (states > kMaxStates) {
     std::ostringstream message;
-    message << n << " latents have " << states << " states, and exact inference visits each of them for every point: at "
+    message << n << " latents have ";
+    if (states < 1e15)
+      message << static_cast<long long>(states);
+    else
+      message << states;
+    message << " states, and exact inference visits each of them for every point: at "
             << "1 ns a state that is " << states * 1e-9 << " s per point and iteration. The limit is 2^24 = 16777216 states "
             << "(24 latents with 2 components, 15 with 3, 12 with 4): ask for fewer latents or fewer slabs.";
     throw std::invalid_argument(message.str());
