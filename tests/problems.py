@@ -66,7 +66,7 @@ def floor_of(X, fraction=1e-4):
     return fraction * (np.mean(X**2) or 1.0)
 
 
-def make_model(family=PriorFamily(), noise="isotropic", learn=None):
+def make_model(family=FAMILIES["1slab-hard-own"], noise="isotropic", learn=None):
     """By default all that there is is learned, the offset together with the slabs' means."""
     if learn is None:
         learn = EVERYTHING if family.slab_means else EVERYTHING[:3]

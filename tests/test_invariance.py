@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from problems import DATA, FAMILIES, METHODS, NOISES, covariance_of, floor_of
-from problems import make_data, make_model, make_start
+from problems import (
+    DATA,
+    FAMILIES,
+    METHODS,
+    NOISES,
+    covariance_of,
+    floor_of,
+    make_data,
+    make_model,
+    make_start,
+)
 from spikeslab import Expectation, Parameters, Prior, maximise
 from spikeslab.initialise import STARTS
 from spikeslab.noise import make_noise
@@ -180,5 +189,6 @@ def test_ten_iterations_from_any_start_climb_and_stay_finite(method, problem):
     for values in p.arrays().values():
         if values.dtype.kind == "f":
             assert np.isfinite(values).all()
-    assert p.prior.weights.min() >= 0 and p.prior.weights.max() <= 1
+    assert p.prior.weights.min() >= 0
+    assert p.prior.weights.max() <= 1
     assert np.linalg.eigvalsh(p.noise.covariance)[0] >= floor * (1 - 1e-8)

@@ -51,7 +51,8 @@ def assert_sound(parameters, floor):
     prior = parameters.prior
     for array in (parameters.mixing, parameters.offset, prior.means, prior.variances):
         assert np.isfinite(array).all()
-    assert prior.weights.min() >= 0 and prior.weights.max() <= 1
+    assert prior.weights.min() >= 0
+    assert prior.weights.max() <= 1
     np.testing.assert_allclose(prior.weights.sum(axis=1), 1, rtol=1e-12)
     assert (prior.variances >= 0).all()
     assert np.linalg.eigvalsh(parameters.noise.covariance)[0] >= floor * (1 - 1e-8)
@@ -233,7 +234,7 @@ def flat(p):
     "family", [PriorFamily(), replace(RICH, shared=True)], ids=["plain", "rich"]
 )
 def test_unpack_undoes_pack(noise, learn, family):
-    model, coordinates, theta, _ = coordinates_at_random(family, noise, learn, 6)
+    _, coordinates, theta, _ = coordinates_at_random(family, noise, learn, 6)
     p = coordinates.unpack(theta)
     again = coordinates.unpack(coordinates.pack(p))
     np.testing.assert_allclose(flat(again), flat(p), rtol=1e-10, atol=1e-12)
@@ -383,7 +384,8 @@ def long_em(clear):
 @pytest.mark.parametrize("method", ["px", "quasi-newton"])
 def test_faster_methods_reach_the_optimum_of_plain_em_in_fewer_e_steps(clear, long_em, method):
     fast = maximise(*clear, method=method, max_iter=20000, tol=1e-11)
-    assert long_em.converged and fast.converged
+    assert long_em.converged
+    assert fast.converged
     assert fast.log_likelihood == pytest.approx(long_em.log_likelihood, abs=1e-7)
     np.testing.assert_allclose(flat(fast.parameters), flat(long_em.parameters), atol=2e-3)
     assert fast.n_evaluations < long_em.n_evaluations
@@ -427,7 +429,8 @@ def test_a_callback_ends_the_run_and_saw_every_iteration(clear, method):
 
     result = maximise(*clear, method=method, callback=note, run=3)
     assert (result.reason, result.converged, result.n_iter) == ("callback", False, 5)
-    assert [p.iteration for p in seen] == list(range(6)) and {p.run for p in seen} == {3}
+    assert [p.iteration for p in seen] == list(range(6))
+    assert {p.run for p in seen} == {3}
     assert [p.log_likelihood for p in seen] == result.history
     np.testing.assert_array_equal(flat(seen[-1].parameters), flat(result.parameters))
 

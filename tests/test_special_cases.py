@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA, FactorAnalysis
 
-from problems import FAMILIES, METHODS, NOISES, covariance_of, floor_of, log_density
-from problems import make_data, make_model, make_start
+from problems import (
+    FAMILIES,
+    METHODS,
+    NOISES,
+    covariance_of,
+    floor_of,
+    log_density,
+    make_data,
+    make_model,
+    make_start,
+)
 from spikeslab import Expectation, Parameters, Prior, maximise
 from spikeslab.noise import NOISES as NOISE_CLASSES
 

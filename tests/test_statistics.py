@@ -141,7 +141,7 @@ def test_the_data_are_not_changed():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_threads, n_points", [(0, 200_000), (2, 800_000)])
+@pytest.mark.parametrize(("n_threads", "n_points"), [(0, 200_000), (2, 800_000)])
 def test_memory_stays_below_half_of_many_data(dtype, n_threads, n_points):
     rng = np.random.default_rng(3)
     p = make_parameters(FAMILIES["1slab-hard-own"], "isotropic", (8, 3), rng)
