@@ -13,6 +13,7 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 
 import platform
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -69,12 +70,28 @@ def machine() -> str:
     )
 
 
+def others_seconds() -> float | None:
+    """Return the CPU time of all other programs since the machine started, on Linux."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return None
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, path.read_text().split()[1:11])
+    total = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return total - sum(os.times()[:4])
+
+
 def report(settings: Settings, sections: str) -> Iterator[str]:
     yield "# Results of benchmarks/engine.py" + (" --quick" if settings.quick else "") + "\n"
     yield machine() + "\n"
     yield "All of one run, competitors taking turns, best of the repeats, BLAS on one thread.\n"
     for name in sections:
-        yield SECTIONS[name](settings).markdown()
+        begun, others = time.perf_counter(), others_seconds()
+        table = SECTIONS[name](settings)
+        if others is not None:
+            available_seconds = (time.perf_counter() - begun) * (os.cpu_count() or 1)
+            share = max(0.0, 100 * (others_seconds() - others) / available_seconds)
+            table.note(f"Other programs took {share:.0f} % of the cores meanwhile.")
+        yield table.markdown()
 
 
 def main() -> None:

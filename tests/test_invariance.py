@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from problems import (
     DATA,
+    EVERYTHING,
     FAMILIES,
     METHODS,
     NOISES,
@@ -169,7 +170,8 @@ def problems(draw):
     X = make_data("all zero" if kind == "one value" else kind, rng, shape)
     X = (X + (kind == "one value")) * 10.0 ** draw(st.floats(-6, 6))
     family = FAMILIES[draw(st.sampled_from(sorted(FAMILIES)))]
-    model = make_model(family, draw(st.sampled_from(NOISES)))
+    learn = draw(st.sampled_from([EVERYTHING, EVERYTHING[:3]]))
+    model = make_model(family, draw(st.sampled_from(NOISES)), learn)
     start_of = STARTS[draw(st.sampled_from(sorted(STARTS)))]
     return X, model, start_of(model, covariance_of(X), shape[2], rng)
 

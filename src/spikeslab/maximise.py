@@ -92,6 +92,16 @@ class Maximiser:
             objective = -np.inf
         return State(parameters, statistics, objective, objective - last)
 
+    def _attempt(self, coordinates: Coordinates, theta: Array, state: State) -> State:
+        """The E-step at trial coordinates; where they are too extreme to compute with, no gain."""
+        hopeless = state._replace(objective=-np.inf)
+        if not np.isfinite(theta).all():
+            return hopeless
+        try:
+            return self.visit(coordinates.unpack(theta), True)
+        except ValueError:  # which a LinAlgError is, too
+            return hopeless
+
     def em(
         self, state: State, floors: Iterator[float], expand: bool
     ) -> Generator[State, None, State]:
@@ -123,7 +133,7 @@ class Maximiser:
             length, taken = 1.0, False
             for _ in range(_TRIES):
                 new_theta = theta + length * step
-                new = self.visit(coordinates.unpack(new_theta), True)
+                new = self._attempt(coordinates, new_theta, state)
                 gain = new.objective - state.objective
                 if gain >= max(1e-4 * length * slope, 0.0):
                     taken = True
