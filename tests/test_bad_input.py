@@ -244,6 +244,7 @@ def test_a_missing_file_and_an_unwritable_folder_are_the_usual_errors(tmp_path):
 
 
 def test_data_that_is_almost_nothing_is_fitted():
-    tiny = 1e-150 * GOOD
-    model = GaussianSparseCoding(2, n_init=1, random_state=0, max_iter=30, tol=1e-3).fit(tiny)
-    assert np.isfinite(model.transform(tiny)).all()
+    tiny = 1e-100 * GOOD
+    model = GaussianSparseCoding(2, n_init=1, random_state=0).fit(tiny)
+    whole = GaussianSparseCoding(2, n_init=1, random_state=0).fit(GOOD)
+    np.testing.assert_allclose(model.mixing_ * 1e100, whole.mixing_, rtol=1e-2)

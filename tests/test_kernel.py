@@ -246,7 +246,8 @@ def test_independent_groups_of_latents_in_one_cut_tree(
 
 def far_prior(case):
     """Priors under which a state may be so much better than the reference that 2^1800 is short of
-    it: the kernel then looks for the best state first."""
+    it: the kernel then looks for the best state first.
+    """
     weights = np.array([[0.6, 0.4], [0.3, 0.7], [0.5, 0.5]])
     means = np.zeros((3, 2))
     variances = np.tile([0.0, 1.0], (3, 1))
@@ -288,7 +289,8 @@ def test_states_that_are_far_better_than_the_reference(kernel, case):
 @cache
 def solved_precise(n_latents, scale):
     """A near 1e6, as with a noise variance of 1e-6; latents that are off leave probabilities that
-    are neither 0 nor 1."""
+    are neither 0 nor 1.
+    """
     rng = np.random.default_rng(n_latents)
     weights = np.column_stack([np.full(n_latents, 0.7), np.full(n_latents, 0.3)])
     prior = (weights, np.zeros((n_latents, 2)), np.tile([0.0, 1.0], (n_latents, 1)))
@@ -440,7 +442,8 @@ def test_no_points_have_no_moments(kernel):
     tree, none = Tree(np.eye(3), *spike_and_slab(3)), np.zeros((0, 3))
     log_ratio, mean, probabilities, sums, outer = tree.moments(none, none, True)
     assert (log_ratio.shape, mean.shape, probabilities.shape) == ((0,), (0, 3), (0, 3, 2))
-    assert not sums.any() and not outer.any()
+    assert not sums.any()
+    assert not outer.any()
 
 
 # ---- which kernel ----

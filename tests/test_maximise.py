@@ -202,7 +202,7 @@ def assert_gradient_is_right(family, noise, learn):
         value = log_density(X, p).sum()
         if "prior" not in model.learn:
             return value
-        return value + penalty(family, p.prior, model.expandable or family.n_slabs > 1)
+        return value + penalty(family, p.prior, model.expandable(p.prior) or family.n_slabs > 1)
 
     p = coordinates.unpack(theta)
     gradient, _ = coordinates.gradient(theta, p, Expectation(X, noise)(p))
@@ -346,9 +346,13 @@ def perturbations(p, model, floor, expand, size, rng):
 @pytest.mark.parametrize("floor", [1e-6, 1.5], ids=["free", "at the floor"])
 def test_m_step_maximises_the_expected_log_likelihood(noise, family, expand, floor):
     rng = np.random.default_rng(8)
-    family = replace(family, weight_count=1.0, variance_count=2.0)
+    # with one slab, regularised variances and the expansion exclude each other
+    variance_count = 0.0 if expand and family.n_slabs == 1 else 2.0
+    family = replace(family, weight_count=1.0, variance_count=variance_count)
     model = make_model(family, noise, EVERYTHING)
     old = make_parameters(family, noise, (2, 2), rng)
+    assert not expand or model.expandable(old.prior) or not family.slab_means
+    expand = expand and model.expandable(old.prior)
     X = old.sample(8, rng)[0]
     best = m_step(model, old, Expectation(X, noise)(old), floor, expand)
     beliefs = posteriors(old, X)
@@ -391,18 +395,19 @@ def test_faster_methods_reach_the_optimum_of_plain_em_in_fewer_e_steps(clear, lo
     assert fast.n_evaluations < long_em.n_evaluations
 
 
-@pytest.mark.parametrize("n_slabs", [1, 2])
-def test_with_pseudo_counts_of_variances_all_methods_reach_the_same_optimum(clear, n_slabs):
+def test_with_pseudo_counts_of_variances_plain_em_and_quasi_newton_reach_the_same_optimum(clear):
     expectation, start, _ = clear
-    family = PriorFamily(
-        n_slabs, soft_spike=True, shared=True, weight_count=1.0, variance_count=20.0
-    )
+    family = PriorFamily(soft_spike=True, shared=True, weight_count=1.0, variance_count=20.0)
     model = make_model(family)
     start = replace(start, prior=family.start(2, np.random.default_rng(0)))
-    limits = {"noise_floor": 1e-3, "max_iter": 5000, "tol": 1e-9}
-    ends = [maximise(expectation, start, model, method=m, **limits) for m in METHODS]
-    for end in ends[1:]:
-        assert end.log_likelihood == pytest.approx(ends[0].log_likelihood, abs=1e-4)
+    # a floor, because a soft spike takes the noise's part and leaves a plateau towards zero noise
+    plain, fast = (
+        maximise(
+            expectation, start, model, method=method, max_iter=5000, tol=1e-9, noise_floor=1e-3
+        )
+        for method in ("em", "quasi-newton")
+    )
+    assert fast.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-4)
 
 
 @by_method

@@ -61,7 +61,8 @@ def test_sampled_latents_and_components_follow_the_prior():
     prior = Prior.spike_and_slab([0.0, 0.3, 1.0], slab_mean=2.0)
     X, components = prior.sample(n, rng)
     np.testing.assert_array_equal(X != 0, components == 1)
-    assert not components[:, 0].any() and components[:, 2].all()
+    assert not components[:, 0].any()
+    assert components[:, 2].all()
     assert abs(components[:, 1].mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / n)
     assert abs(X[:, 2].mean() - 2) < 5 / np.sqrt(n)
 
@@ -157,7 +158,7 @@ def test_damaged_bytes_are_noticed_or_harmless(make_parameters, tmp_path):
         try:
             assert_same(Parameters.load(path), parameters)  # dates and the like do not matter
         except ValueError as error:
-            assert "model.npz" in str(error), i
+            assert "model.npz" in str(error), i  # noqa: PT017
             refused += 1
     assert refused > len(whole) / 6
 

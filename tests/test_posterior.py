@@ -163,7 +163,8 @@ def test_supports_are_those_of_enumeration(make_parameters, n_components, prior,
     Y, _ = parameters.sample(6, rng)
     active, probability = Inference(parameters).supports(Y, k)
     n_kept = min(k, 2**4)
-    assert active.shape == (6, n_kept, 4) and active.dtype == bool
+    assert active.shape == (6, n_kept, 4)
+    assert active.dtype == bool
     for y, supports, found in zip(Y, active, probability, strict=True):
         expected = support_probabilities(parameters, y)
         best = sorted(expected.values(), reverse=True)[:n_kept]
@@ -182,7 +183,8 @@ def test_supports_of_latents_that_are_always_on_or_off():
     Y, _ = parameters.sample(5, rng)
     active, probability = Inference(parameters).supports(Y, 10)
     assert active.shape == (5, 2, 3)
-    assert not active[:, :, 0].any() and active[:, :, 1].all()
+    assert not active[:, :, 0].any()
+    assert active[:, :, 1].all()
     np.testing.assert_allclose(probability.sum(axis=1), 1, rtol=1e-12)
 
 

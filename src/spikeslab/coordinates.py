@@ -44,7 +44,7 @@ class Coordinates:
         self._rows = rows
         free_prior = "prior" in learn
         self._means = family.learned_means(rows) & free_prior
-        self._variances = family.learned_variances(rows, model.expandable) & free_prior
+        self._variances = family.learned_variances(rows, model.expandable(start.prior)) & free_prior
         n_noise = {"isotropic": 1, "diagonal": n_features, "full": n_features**2}[model.noise]
         sizes = [
             n_features * n_latents * ("components" in learn),
@@ -180,13 +180,18 @@ class Coordinates:
                 )
             if u.size:
                 u = u.reshape(rows, -1) * (a**2).sum(axis=1, keepdims=True) / (4 * total)
-            width = safe / (seen + 1e-3)
+            # a component that is never on has no information of its own
+            mean_width, variance_width = safe / (counts + 1e-3), safe / (seen + 1e-3)
             if model.noise == "full":
                 B = noise.apply(B.reshape(p.n_features, -1)) if B.size else B
-            else:
+            elif B.size:
                 B = B * noise.values / (p.n_features if model.noise == "isotropic" else 1)
             return join(
-                step, u, m * width[self._means], t * width[self._variances] / 2, B / (2 * s.n)
+                step,
+                u,
+                m * mean_width[self._means],
+                t * variance_width[self._variances] / 2,
+                B / (2 * s.n),
             )
 
         return join(linear, slope_a, slope_m[self._means], slope_t, slope_B), metric

@@ -9,7 +9,7 @@ import numpy as np
 from ._arrays import Array, unchecked
 from .noise import NOISES
 from .parameters import Parameters
-from .prior import PriorFamily
+from .prior import Prior, PriorFamily
 from .statistics import Statistics
 
 LEARNABLE = ("components", "prior", "noise", "mean")
@@ -35,14 +35,18 @@ class Model:
     noise: str = "isotropic"
     learn: frozenset[str] = frozenset(LEARNABLE)
 
-    @property
-    def expandable(self) -> bool:
-        """Whether the slabs' scale may move into W: both are learned."""
-        return {"components", "prior"} <= self.learn
+    def expandable(self, prior: Prior) -> bool:
+        """Whether the slabs' scale may move into W: both are learned, and no scale is fixed."""
+        if not self.learn >= {"components", "prior"}:
+            return False
+        if self.prior.n_slabs == 1 and self.prior.variance_count > 0:
+            return False
+        fixed_means = prior.means[:, :1] if self.prior.slab_means else prior.means
+        return not fixed_means.any()
 
     def canonical(self, parameters: Parameters) -> Parameters:
-        """The same density with the scale of the slabs in W."""
-        if not self.expandable:
+        """The same density with the scale of the slabs in W, where it may move there."""
+        if not self.expandable(parameters.prior):
             return parameters
         return parameters.scaled_latents(1 / self.prior.canonical_scale(parameters.prior))
 
@@ -78,10 +82,11 @@ def regression(model: Model, parameters: Parameters, s: Statistics) -> tuple[Arr
 
 def solve_regression(old: Array, yz: Array, zz: Array) -> Array:
     """Minimiser of sum |y - B z|^2, tied ever so slightly to the old one."""
-    tie = _TIE * zz.trace() / len(zz)
+    tie = _TIE * zz.trace() / len(zz) or 1.0  # 1: all latents are always 0
     tied = zz.copy()
     tied.flat[:: len(zz) + 1] += tie
-    return np.linalg.solve(tied, (yz + tie * old).T).T
+    solution: Array = np.linalg.solve(tied, (yz + tie * old).T)  # type: ignore[assignment]
+    return solution.T
 
 
 def residual_scatter(kind: str, W: Array, c: Array, s: Statistics) -> Array:
@@ -115,7 +120,9 @@ def m_step(
         if "mean" in model.learn:
             offset = coefficients[:, -1]
     if "prior" in model.learn:
-        prior = model.prior.update(prior, s.counts, s.first, s.second, expand and model.expandable)
+        prior = model.prior.update(
+            prior, s.counts, s.first, s.second, expand and model.expandable(prior)
+        )
     if "noise" in model.learn:
         scatter = residual_scatter(model.noise, mixing, offset, s)
         noise = type(noise).from_scatter(scatter / s.n, len(offset), noise_floor)

@@ -56,7 +56,8 @@ class Result:
     log_likelihood : float
         Per point.
     history : list of float
-        Log-likelihood per point after every iteration; it never falls.
+        Log-likelihood per point after every iteration. It never falls (with regularisation, the
+        penalised log-likelihood never does).
     n_iter : int
     n_evaluations : int
         E-steps, including those of steps that were not taken.
@@ -86,7 +87,8 @@ class Maximiser:
         """The E-step at given parameters."""
         statistics = self._statistics_of(parameters)
         self.n_evaluations += 1
-        penalty = self.model.prior.penalty(parameters.prior, expand and self.model.expandable)
+        expand = expand and self.model.expandable(parameters.prior)
+        penalty = self.model.prior.penalty(parameters.prior, expand)
         objective = statistics.log_likelihood + penalty
         if not np.isfinite(objective):
             objective = -np.inf

@@ -35,8 +35,9 @@ class Parameters:
     --------
     >>> import numpy as np
     >>> from spikeslab import IsotropicNoise, Parameters, Prior
-    >>> truth = Parameters(np.eye(2), np.zeros(2), Prior.spike_and_slab([0.2, 0.3]),
-    IsotropicNoise(0.01, 2)) >>> Y, X = truth.sample(100, np.random.default_rng(0))
+    >>> prior, noise = Prior.spike_and_slab([0.2, 0.3]), IsotropicNoise(0.01, 2)
+    >>> truth = Parameters(np.eye(2), np.zeros(2), prior, noise)
+    >>> Y, X = truth.sample(100, np.random.default_rng(0))
     >>> Y.shape, X.shape
     ((100, 2), (100, 2))
     """
@@ -124,11 +125,11 @@ class Parameters:
 def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
     """Write arrays with a mark of what they are, through a temporary file beside the target."""
     path = Path(path)
-    mark = {"spikeslab_format": np.array(FORMAT), "spikeslab_content": np.array(content)}
+    mark: dict[str, Any] = {"spikeslab_format": FORMAT, "spikeslab_content": content}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:
-            np.savez_compressed(file, **mark, **arrays)
+            np.savez_compressed(file, **(mark | arrays))
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -14,7 +14,20 @@ from .parameters import Parameters
 
 # Numbers held at once while states are enumerated: 128 MiB.
 _STATE_BLOCK = 1 << 24
+# Signal to noise ratio above which the product Sigma^-1 W Lam may cancel.
+_STEEP = 1e6
 _LOG_2_PI = float(np.log(2 * np.pi))
+
+
+def _regression(mixing: Array, precision: Array, variance: Array) -> Array:
+    """The (D, H) matrix Sigma^-1 W Lam, without squaring W's condition number.
+
+    From the QR decomposition of Sigma^-1/2 W V^1/2 on top of the identity.
+    """
+    sharpness, root = np.sqrt(precision), np.sqrt(variance)
+    n_features, n_latents = mixing.shape
+    Q, R = np.linalg.qr(np.vstack([sharpness[:, None] * mixing * root, np.eye(n_latents)]))
+    return sharpness[:, None] * np.linalg.solve(R, Q[:n_features].T).T * root
 
 
 def _solve_root(root: Array, M: Array) -> Array:
@@ -69,13 +82,9 @@ class Inference:
         self._tree = Tree(self._gram, prior.weights, prior.means, prior.variances)
         mean, variance, covariance = self._tree.reference()
         n_features, n_latents = mixing.shape
-        gain: Array
-        if n_latents <= n_features:
-            gain = precise @ covariance
-        else:  # the same matrix, V W' (W V W' + Sigma)^-1, where the product above would cancel
-            spread = mixing * variance
-            whole = spread @ mixing.T + np.diag(1 / precision)
-            gain = np.linalg.solve(whole, spread).astype(np.float64, copy=False)
+        gain = precise @ covariance
+        if n_latents > n_features or (self._gram.diagonal() * variance).max() > _STEEP:
+            gain = _regression(mixing, precision, variance)
         self._gain = gain
         self._b0 = -(offset @ precise)
         self._xhat0 = mean - (offset + mixing @ mean) @ gain

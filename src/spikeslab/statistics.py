@@ -4,7 +4,7 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
 
@@ -18,7 +18,9 @@ from .posterior import Inference
 
 # State visits and numbers of data that make a block: milliseconds of work, a few megabytes.
 _BLOCK_VISITS, _BLOCK_NUMBERS = 1 << 22, 1 << 20
-_LEAST_POINTS, _MOST_POINTS = 128, 1 << 14
+_LEAST_POINTS, _MOST_POINTS = 256, 1 << 14
+
+_NOTHING = np.zeros(())  # what does not change with the parameters is added once, at the end
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,28 +90,26 @@ class Expectation:
         executor: Executor | None = None,
     ) -> None:
         self._data, self._shift, self._executor = X, np.asarray(shift, np.float64), executor
-        self._kept: Array | None = None
+        self._kept = self._rows(slice(None)) if len(X) <= _MOST_POINTS else None
         product = NOISES[noise_kind].product
-        blocks = [(block.sum(axis=0), product(block.T, block.T)) for block in self._blocks(1)]
-        self.y = np.sum([y for y, _ in blocks], axis=0)
-        self.yy = np.sum([yy for _, yy in blocks], axis=0)
+        self.y, self.yy = np.zeros(X.shape[1]), np.zeros(())
+        for rows in block_slices(X.shape, 1):
+            block = self._rows(rows)
+            self.y = self.y + block.sum(axis=0)
+            self.yy = self.yy + product(block.T, block.T)
+
+    _kept: Array | None = None  # small data, shifted and converted once
 
     def _rows(self, rows: slice) -> Array:
+        if self._kept is not None:
+            return self._kept[rows]
         return np.subtract(self._data[rows], self._shift, dtype=np.float64)
-
-    def _blocks(self, n_states: float) -> Iterator[Array]:
-        """Rows of shifted data; those of a small data set are kept."""
-        rows = block_slices(self._data.shape, n_states)
-        if len(self._data) > _MOST_POINTS:
-            return map(self._rows, rows)
-        if self._kept is None:
-            self._kept = self._rows(slice(None))
-        return map(self._kept.__getitem__, rows)
 
     def __call__(self, parameters: Parameters) -> Statistics:
         inference = Inference(parameters)
 
-        def expect(block: Array) -> Statistics:
+        def expect(rows: slice) -> Statistics:
+            block = self._rows(rows)
             moments = inference.moments(block)
             return Statistics(
                 len(block),
@@ -120,11 +120,12 @@ class Expectation:
                 moments.first.sum(axis=1),
                 moments.outer,
                 moments.cross,
-                0.0,  # type: ignore[arg-type]  # y and yy do not change with the parameters
-                0.0,  # type: ignore[arg-type]
+                _NOTHING,
+                _NOTHING,
             )
 
-        total = _total(expect, self._blocks(inference.n_states), self._executor)
+        slices = block_slices(self._data.shape, inference.n_states)
+        total = _total(expect, slices, self._executor)
         return Statistics(
             total.n,
             total.log_likelihood,
@@ -140,23 +141,11 @@ class Expectation:
 
 
 def _total(
-    expect: Callable[[Array], Statistics], blocks: Iterable[Array], executor: Executor | None
+    expect: Callable[[slice], Statistics], slices: Iterator[slice], executor: Executor | None
 ) -> Statistics:
-    results = map(expect, blocks) if executor is None else _ahead(executor, expect, blocks)
+    """Sum in the order of the slices, whoever computes them."""
+    results = map(expect, slices) if executor is None else executor.map(expect, slices)
     total = next(results)
     for more in results:
         total = total + more
     return total
-
-
-def _ahead(executor: Executor, function, items, waiting: int = 16) -> Iterator:
-    """Results in order, like Executor.map, with only a few items taken ahead: blocks are made when
-    they are needed.
-    """
-    pending = []
-    for item in items:
-        pending.append(executor.submit(function, item))
-        if len(pending) >= waiting:
-            yield pending.pop(0).result()
-    for future in pending:
-        yield future.result()
