@@ -89,7 +89,7 @@ def report(settings: Settings, sections: str) -> Iterator[str]:
         table = SECTIONS[name](settings)
         if others is not None:
             available_seconds = (time.perf_counter() - begun) * (os.cpu_count() or 1)
-            share = max(0.0, 100 * (others_seconds() - others) / available_seconds)
+            share = max(0.0, 100 * ((others_seconds() or 0.0) - others) / available_seconds)
             table.note(f"Other programs took {share:.0f} % of the cores meanwhile.")
         yield table.markdown()
 

@@ -583,7 +583,7 @@ class Walker {
       memset(sums_, 0, sizeof(Vec) * sums_size(plan_, m));
       for (int v = 0; v < vectors; v += kBlock / kLanes) {
         const int point = v * kLanes, some = block_vectors(vectors - v);
-        double unused[kBlock] = {};
+        alignas(Vec) double unused[kBlock] = {};
         forward<Pass::kStore>(m, x.from(point), w + point, tables_, leaf_weights_, unused, some, ws);
         backward(m, b.from(point), backward_table, leaf_weights_, inverse + point, E.from(point), mass + point, sums_,
                  s.from(point), some, ws);
