@@ -13,7 +13,7 @@ namespace {
 constexpr double kMaxStates = 1 << 24;
 constexpr long kTabulatedLeaves = 8192;  // of a tree tabulated whole: its leaf weights stay in the cache
 constexpr long kSubtreeLeaves = 1024;    // of the tables that a larger tree is cut into
-constexpr int kLeafLatents[] = {0, 0, 3, 2, 1};  // by the number of components
+constexpr int kLeafLatents[] = {0, 0, 4, 2, 1};  // by the number of components
 constexpr int kMostUnrolled = 4;         // components
 // Forward weights run from 2^kTop down to 2^-1021: as long as the best state is at most this many bits better than the
 // reference, no point's evidence underflows.

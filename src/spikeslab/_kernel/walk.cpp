@@ -637,9 +637,9 @@ void walk(const Plan& plan, const Points& points, const Sums* out) {
   const Layout& layout = plan.layout;
   switch (layout.components) {
     case 2:
-      if (!layout.hard) return walk_leaf<2, false, true, 3>(plan, points, out);
-      if (layout.means) return walk_leaf<2, true, true, 3>(plan, points, out);
-      return walk_leaf<2, true, false, 3>(plan, points, out);
+      if (!layout.hard) return walk_leaf<2, false, true, 4>(plan, points, out);
+      if (layout.means) return walk_leaf<2, true, true, 4>(plan, points, out);
+      return walk_leaf<2, true, false, 4>(plan, points, out);
     case 3:
       if (!layout.hard) return walk_leaf<3, false, true, 2>(plan, points, out);
       return walk_leaf<3, true, true, 2>(plan, points, out);
