@@ -14,6 +14,7 @@ from problems import Likelihood, likelihood, mixture
 from spikeslab import Expectation, Parameters, Prior
 from spikeslab._kernel import Tree, available, use
 
+# The target is against the first; the others say what cleverness buys in NumPy.
 NUMPY_WAYS = {
     "one numpy.linalg call for all supports": batched_numpy.by_solving,
     "numpy.linalg by size of support, points in blocks": batched_numpy.by_supports,
@@ -107,7 +108,8 @@ def against_numpy(settings: Settings) -> Table:
     for name in numpy_calls:
         ratio = numpy_best[name] / numpy_best["kernel"]
         detail = f"{numpy_best[name] * 1e3:.3g} ms"
-        table.add(f"NumPy over kernel: {name}", ratio, Target(100, at_least=True), detail=detail)
+        target = Target(100, at_least=True) if name == next(iter(NUMPY_WAYS)) else None
+        table.add(f"NumPy over kernel: {name}", ratio, target, detail=detail)
     ratio = evidence_best["evidence"] / evidence_best["kernel"]
     table.add("log-likelihood alone, the tree given, over the E-step", ratio)
     table.note(

@@ -54,7 +54,8 @@ class Coordinates:
             int(self._variances.sum()),
             n_noise * ("noise" in learn),
         ]
-        self._cuts = np.cumsum(sizes)[:-1]
+        ends = np.cumsum(sizes)
+        self._slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
     def pack(self, p: Parameters) -> Array:
         """The coordinates of parameters."""
@@ -82,7 +83,7 @@ class Coordinates:
         )
 
     def _split(self, theta: Array) -> list[Array]:
-        return np.split(theta, self._cuts)
+        return [theta[part] for part in self._slices]
 
     def unpack(self, theta: Array) -> Parameters:
         """The parameters at given coordinates."""

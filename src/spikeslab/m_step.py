@@ -72,12 +72,14 @@ def regression(model: Model, parameters: Parameters, s: Statistics) -> tuple[Arr
         return W, s.yx - c[:, None] * s.x, s.xx
     if "components" not in model.learn:
         return c[:, None], (s.y - W @ s.x)[:, None], np.array([[s.n]], np.float64)
-    n_latents = len(s.x)
+    n_features, n_latents = W.shape
     zz = np.empty((n_latents + 1, n_latents + 1))
-    zz[:-1, :-1] = s.xx
+    zz[:-1, :-1], zz[-1, -1] = s.xx, s.n
     zz[-1, :-1] = zz[:-1, -1] = s.x
-    zz[-1, -1] = s.n
-    return np.column_stack([W, c]), np.column_stack([s.yx, s.y]), zz
+    now, yz = np.empty((2, n_features, n_latents + 1))
+    now[:, :-1], now[:, -1] = W, c
+    yz[:, :-1], yz[:, -1] = s.yx, s.y
+    return now, yz, zz
 
 
 def solve_regression(old: Array, yz: Array, zz: Array) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
 from ._arrays import Array
 from .coordinates import Coordinates
@@ -23,7 +24,6 @@ Method = Literal["em", "px", "quasi-newton"]
 DEFAULT_MODEL = Model()
 
 _PATIENCE = 3  # consecutive small gains that count as convergence
-_MEMORY = 100  # curvature pairs
 _TRIES = 2  # step lengths before the curvature is forgotten
 
 
@@ -123,12 +123,12 @@ class Maximiser:
         coordinates = Coordinates(self.model, state.parameters, floor)
         theta = coordinates.pack(state.parameters)
         gradient, metric = coordinates.gradient(theta, state.parameters, state.statistics)
-        pairs: list[tuple[Array, Array, float]] = []
+        curvature = Curvature(len(theta))
         while True:
-            step = _newton_step(gradient, metric, pairs)
+            step = curvature.step(gradient, metric)
             slope = float(gradient @ step)
             if not slope > 0:  # rounding has spoilt the curvature
-                pairs.clear()
+                curvature.clear()
                 step = metric(gradient)
                 slope = float(gradient @ step)
             new_theta, new = theta, state
@@ -143,18 +143,15 @@ class Maximiser:
                 shrink = length * slope / (2 * (length * slope - gain))
                 length *= min(max(shrink, 0.1), 0.5) if np.isfinite(shrink) else 0.1
             if not taken:
-                pairs.clear()
+                curvature.clear()
                 new = next(self.em(state, iter([floor]), True))
                 if new.objective < state.objective:  # rounding: there is nothing left to gain
                     yield state._replace(promise=0.0)
                     continue
                 new_theta = coordinates.pack(new.parameters)
-            old_gradient, moved = gradient, new_theta - theta
+            old_gradient = gradient
             gradient, metric = coordinates.gradient(new_theta, new.parameters, new.statistics)
-            bend = old_gradient - gradient
-            curvature = float(moved @ bend)
-            if curvature > 1e-10 * np.sqrt((moved @ moved) * (bend @ bend)):
-                pairs = [*pairs, (moved, bend, curvature)][-_MEMORY:]
+            curvature.add(new_theta - theta, old_gradient - gradient)
             promise = slope / 2 if taken else new.promise
             theta, state = (
                 new_theta,
@@ -163,20 +160,45 @@ class Maximiser:
             yield state
 
 
-def _newton_step(gradient: Array, metric: Callable[[Array], Array], pairs: list) -> Array:
-    """The two-loop recursion of L-BFGS."""
-    step = gradient.copy()
-    amounts = []
-    for moved, bend, curvature in reversed(pairs):
-        amounts.append((moved @ step) / curvature)
-        step = step - amounts[-1] * bend
-    step = metric(step)
-    if pairs:
-        _, bend, curvature = pairs[-1]
-        step *= curvature / (bend @ metric(bend))
-    for (moved, bend, curvature), amount in zip(pairs, reversed(amounts), strict=True):
-        step = step + moved * (amount - (bend @ step) / curvature)
-    return step
+class Curvature:
+    """Pairs of a displacement and the fall of the gradient along it, for L-BFGS.
+
+    Its two loops are two triangular systems: with S and Y the pairs as rows and R the upper
+    triangle of S Y', the step is ``r + S'c`` where ``R a = S g``, ``r = gamma metric(g - Y'a)`` and
+    ``R'c = diag(R) a - Y r``.
+    """
+
+    def __init__(self, size: int, memory: int = 100) -> None:
+        self._moved, self._bent = np.empty((memory, size)), np.empty((memory, size))
+        self._products = np.zeros((memory, memory))  # R, as far as there are pairs
+        self._n, self._memory = 0, memory
+
+    def clear(self) -> None:
+        self._n = 0
+
+    def add(self, moved: Array, bent: Array) -> None:
+        """Take note of a pair, unless the curvature along it is not positive."""
+        if not moved @ bent > 1e-10 * np.sqrt((moved @ moved) * (bent @ bent)):
+            return
+        if self._n == self._memory:
+            self._moved[:-1], self._bent[:-1] = self._moved[1:], self._bent[1:]
+            self._products[:-1, :-1] = self._products[1:, 1:]
+            self._n -= 1
+        n = self._n
+        self._moved[n], self._bent[n] = moved, bent
+        self._n = n + 1
+        self._products[: n + 1, n] = self._moved[: n + 1] @ bent
+
+    def step(self, gradient: Array, metric: Callable[[Array], Array]) -> Array:
+        n = self._n
+        if n == 0:
+            return metric(gradient)
+        S, Y = self._moved[:n], self._bent[:n]
+        R = self._products[:n, :n]
+        amounts = dtrtrs(R, S @ gradient)[0]
+        scaled = metric(Y[-1])
+        step = (R[-1, -1] / (Y[-1] @ scaled)) * metric(gradient - amounts @ Y)
+        return step + dtrtrs(R, R.diagonal() * amounts - Y @ step, trans=1)[0] @ S
 
 
 def maximise(

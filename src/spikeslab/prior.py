@@ -199,9 +199,9 @@ class PriorFamily:
         weights = counts + self.weight_count
         weights = weights / weights.sum(axis=1, keepdims=True)
         means, variances = prior.means, prior.variances
-        free_means = self.learned_means(prior.n_latents)
-        free_variances = self.learned_variances(prior.n_latents, expand)
-        if free_means.any() or free_variances.any():
+        if self.slab_means or self.soft_spike or self.n_slabs > 1 or expand:
+            free_means = self.learned_means(prior.n_latents)
+            free_variances = self.learned_variances(prior.n_latents, expand)
             seen = counts > 0
             safe = np.where(seen, counts, 1.0)
             means = np.where(free_means & seen, first / safe, means)
