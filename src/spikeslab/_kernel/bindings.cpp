@@ -24,16 +24,24 @@ using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::
 using Vector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Array = nb::ndarray<nb::numpy, double>;
 
-Array zeros(std::vector<size_t> shape) {
+size_t product(const std::vector<size_t>& shape) {
   size_t size = 1;
   for (size_t extent : shape) size *= extent;
-  double* data = new double[size]();
+  return size;
+}
+
+Array owned(double* data, const std::vector<size_t>& shape) {
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<double*>(p); });
   return Array(data, shape.size(), shape.data(), owner);
 }
 
+Array zeros(std::vector<size_t> shape) { return owned(new double[product(shape)](), shape); }
+
+// To be written completely.
+Array blank(std::vector<size_t> shape) { return owned(new double[product(shape)], shape); }
+
 Array copy(const std::vector<double>& values, std::vector<size_t> shape) {
-  Array array = zeros(shape);
+  Array array = blank(shape);
   std::copy(values.begin(), values.end(), array.data());
   return array;
 }
@@ -94,7 +102,7 @@ Sums sums_at(Array& sums, size_t part, double* outer, double* cross) {
 
 Array evidence(const Tree& tree, const Matrix& b, const Matrix& xhat) {
   same_points(tree.plan(), b, xhat);
-  Array log_ratio = zeros({b.shape(0)});
+  Array log_ratio = blank({b.shape(0)});
   const Points points{static_cast<long>(b.shape(0)), b.data(), xhat.data(), nullptr, nullptr, log_ratio.data(), nullptr,
                       nullptr};
   nb::gil_scoped_release release;
@@ -106,7 +114,7 @@ nb::tuple moments(const Tree& tree, const Matrix& b, const Matrix& xhat, bool pr
   const Plan& plan = tree.plan();
   same_points(plan, b, xhat);
   const size_t count = b.shape(0), n = plan.latents, k = plan.components;
-  Array log_ratio = zeros({count}), mean = zeros({count, n}), sums = zeros({3, n, k}), outer = zeros({n, n});
+  Array log_ratio = blank({count}), mean = blank({count, n}), sums = zeros({3, n, k}), outer = zeros({n, n});
   Array probability = zeros({probabilities ? count : 0, n, k});
   const Points points{static_cast<long>(count), b.data(), xhat.data(), nullptr, nullptr, log_ratio.data(), mean.data(),
                       probabilities ? probability.data() : nullptr};
@@ -152,7 +160,7 @@ class Observed {
 
   Array evidence(const Matrix& y) const {
     check(y);
-    Array log_density = zeros({y.shape(0)});
+    Array log_density = blank({y.shape(0)});
     const Points points{static_cast<long>(y.shape(0)), nullptr, nullptr, &observation_, y.data(), log_density.data(), nullptr,
                         nullptr};
     nb::gil_scoped_release release;
@@ -164,9 +172,9 @@ class Observed {
     check(y);
     const Plan& plan = tree_.plan();
     const size_t count = y.shape(0), n = plan.latents, k = plan.components;
-    Array log_density = zeros({count}), sums = zeros({3, n, k}), outer = zeros({n, n});
+    Array log_density = blank({count}), sums = zeros({3, n, k}), outer = zeros({n, n});
     Array cross = zeros({static_cast<size_t>(observation_.features), n});
-    Array mean = zeros({each ? count : 0, n}), probabilities = zeros({each ? count : 0, n, k});
+    Array mean = blank({each ? count : 0, n}), probabilities = zeros({each ? count : 0, n, k});
     const Points points{static_cast<long>(count), nullptr, nullptr, &observation_, y.data(), log_density.data(),
                         each ? mean.data() : nullptr, each ? probabilities.data() : nullptr};
     const Sums out = sums_at(sums, n * k, outer.data(), cross.data());
@@ -197,7 +205,7 @@ class Observed {
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
   const Plan& plan = tree.plan();
   if (xhat.shape(1) != static_cast<size_t>(plan.latents)) throw std::invalid_argument("xhat must be points x latents");
-  Array weights = zeros({xhat.shape(0), static_cast<size_t>(tree.states)});
+  Array weights = blank({xhat.shape(0), static_cast<size_t>(tree.states)});
   nb::gil_scoped_release release;
   state_weights(plan, static_cast<long>(xhat.shape(0)), xhat.data(), weights.data());
   return weights;

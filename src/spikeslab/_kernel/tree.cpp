@@ -21,11 +21,11 @@ constexpr double kTop = 900, kMostBits = 1800;
 
 int forward_stride(const Plan& plan) { return plan.layout.means ? 4 : 2; }
 
-// log2 of the weight factor at delta = 0 of moving from the reference r to c when the pivot's variance is L.
-double log2_weight(const Component& c, const Component& r, double L, double d) {
+// log2 of the weight factor at delta = 0 of moving from the reference r to c when the pivot's variance is L; over_d is 1 / d.
+double log2_weight(const Component& c, const Component& r, double L, double over_d) {
   const double gap = c.mean - r.mean;
-  const double apart = gap == 0 ? 0 : (L + c.variance) * gap * gap / (2 * d * kLog2);
-  return c.log2_odds + 0.5 * std::log2(r.variance * (r.variance / d)) + apart;
+  const double apart = gap == 0 ? 0 : (L + c.variance) * gap * gap * over_d / (2 * kLog2);
+  return c.log2_odds + 0.5 * std::log2(r.variance * (r.variance * over_d)) + apart;
 }
 
 double denominator(const Component& c, const Component& r, double L) {
@@ -52,13 +52,13 @@ void forward_node(const Plan& plan, int m, const double* Lam, int stride, double
   double* coefficients = node + m - 1;
   for (int k = 0; k < level.count - 1; k++, coefficients += forward_stride(plan)) {
     const Component& c = level.components[k];
-    const double d = denominator(c, reference, L);
-    const double kappa = (reference.variance - c.variance) / d;
-    coefficients[0] = log2_weight(c, reference, L, d);
+    const double over_d = 1 / denominator(c, reference, L);
+    const double kappa = (reference.variance - c.variance) * over_d;
+    coefficients[0] = log2_weight(c, reference, L, over_d);
     coefficients[1] = kappa;
     if (plan.layout.means) {
       coefficients[2] = kUnit * c.mean;
-      coefficients[3] = kUnit * c.variance * (c.mean - reference.mean) / d;
+      coefficients[3] = kUnit * c.variance * (c.mean - reference.mean) * over_d;
     }
     children = eliminate(m - 1, Lam, stride, row, kappa, children);
   }
@@ -72,10 +72,10 @@ void backward_node(const Plan& plan, int m, const double* A, int stride, double*
   double* coefficients = node + m - 1;
   for (int k = skipped(plan, m); k < level.count; k++, coefficients += 2) {
     const Component& c = level.components[k];
-    const double q = 1 + c.variance * Ahh;
-    coefficients[0] = c.variance / q;
-    coefficients[1] = c.mean / q;
-    children = eliminate(m - 1, A, stride, row, c.variance / q, children);
+    const double over_q = 1 / (1 + c.variance * Ahh), tau = c.variance * over_q;
+    coefficients[0] = tau;
+    coefficients[1] = c.mean * over_q;
+    children = eliminate(m - 1, A, stride, row, tau, children);
   }
 }
 
