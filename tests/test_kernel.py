@@ -244,6 +244,37 @@ def test_independent_groups_of_latents_in_one_cut_tree(
     assert_agrees(problem, take(expected, slice(n_points)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_latents", "n_points"), [(20, 150), (24, 2)])
+def test_the_largest_trees_agree_with_their_independent_halves(kernel, n_latents, n_points):
+    """2^20 and 2^24 states against two trees of half the latents, which do not interact."""
+    if kernel == "baseline" and n_latents == 24:
+        pytest.skip("minutes")
+    rng, half = np.random.default_rng(3), n_latents // 2
+    A, b = np.zeros((n_latents, n_latents)), 3 * rng.standard_normal((n_points, n_latents))
+    prior = oracles.random_prior(rng, n_latents, 2, spike="hard", with_means=False)
+    groups = [slice(0, half), slice(half, None)]
+    for group in groups:
+        W = rng.standard_normal((half + 2, half))
+        A[group, group] = 2 * W.T @ W
+
+    def moments(A, prior, b):
+        tree = Tree(A, *prior)
+        mean, _, covariance = tree.reference()
+        return tree.moments(b, mean + (b - A @ mean) @ covariance, True)
+
+    whole = moments(A, prior, b)
+    halves = [moments(A[g, g].copy(), [a[g].copy() for a in prior], b[:, g].copy()) for g in groups]
+    np.testing.assert_allclose(whole[0], halves[0][0] + halves[1][0], rtol=1e-11, atol=1e-11)
+    for group, (_, mean, probabilities, sums, outer) in zip(groups, halves, strict=True):
+        np.testing.assert_allclose(whole[1][:, group], mean, atol=1e-10)
+        np.testing.assert_allclose(whole[2][:, group], probabilities, atol=1e-10)
+        np.testing.assert_allclose(whole[3][:, group], sums, atol=1e-8)
+        np.testing.assert_allclose(whole[4][group, group], outer, atol=1e-8)
+    across = halves[0][1].T @ halves[1][1]  # independent given the data
+    np.testing.assert_allclose(whole[4][groups[0], groups[1]], across, atol=1e-8)
+
+
 def far_prior(case):
     """Priors under which a state may be so much better than the reference that 2^1800 is short of
     it: the kernel then looks for the best state first.
