@@ -12,6 +12,16 @@ def chosen() -> str:
 def use(name: str) -> None:
     """Use another kernel; an empty name is the best one."""
 
+def sum_densities(
+    signals: _Array, unmixing: _Array, weights: _Array, means: _Array, variances: _Array
+) -> tuple[_Array, _Array, _Array, _Array]:
+    """Sums over N points of the mixture densities of sources ``u = B x``, for R runs side by side.
+
+    `signals` is (H, N), `unmixing` (R, H, H), the rest (R, H, K). Returns the log density of u
+    (R,); per component the responsibility r, r u and r u^2 (3, R, H, K); psi_i u_j for the scores
+    ``psi = -d log p / du`` (R, H, H); and ``d psi / du`` (R, H).
+    """
+
 class Tree:
     """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not
     depend on b.

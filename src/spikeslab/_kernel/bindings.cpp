@@ -11,9 +11,9 @@
 #include <tuple>
 #include <vector>
 
+#include "dispatch.hpp"
 #include "states.hpp"
 #include "tree.hpp"
-#include "walk.hpp"
 
 namespace nb = nanobind;
 
@@ -46,49 +46,6 @@ Array copy(const std::vector<double>& values, std::vector<size_t> shape) {
   return array;
 }
 
-// ---- which instruction set ----
-
-bool runs_here(const std::string& name) {
-#if defined(SPIKESLAB_DISPATCH)
-  __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                  __builtin_cpu_supports("bmi2");
-  if (name == "x86-64-v3") return v3;
-  if (name == "x86-64-v4")
-    return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#endif
-  return name == "baseline";
-}
-
-const Kernel* const kKernels[] = {  // best first
-#if defined(SPIKESLAB_DISPATCH)
-    &x86_64_v4::kernel, &x86_64_v3::kernel,
-#endif
-    &baseline::kernel};
-
-std::vector<std::string> available() {
-  std::vector<std::string> names;
-  for (const Kernel* kernel : kKernels)
-    if (runs_here(kernel->name)) names.emplace_back(kernel->name);
-  return names;
-}
-
-const Kernel* chosen = nullptr;
-
-void use(const std::string& name) {
-  std::string here;
-  for (const Kernel* kernel : kKernels) {
-    if (!runs_here(kernel->name)) continue;
-    if (name.empty() || name == kernel->name) {
-      chosen = kernel;
-      return;
-    }
-    here += here.empty() ? kernel->name : std::string(", ") + kernel->name;
-  }
-  throw std::invalid_argument("there is no kernel '" + name + "' for this CPU; it can run: " + here);
-}
-
 // ---- the tree and what it answers ----
 
 void same_points(const Plan& plan, const Matrix& b, const Matrix& xhat) {
@@ -106,7 +63,7 @@ Array evidence(const Tree& tree, const Matrix& b, const Matrix& xhat) {
   const Points points{static_cast<long>(b.shape(0)), b.data(), xhat.data(), nullptr, nullptr, log_ratio.data(), nullptr,
                       nullptr};
   nb::gil_scoped_release release;
-  chosen->walk(tree.plan(), points, nullptr);
+  kernel().walk(tree.plan(), points, nullptr);
   return log_ratio;
 }
 
@@ -121,7 +78,7 @@ nb::tuple moments(const Tree& tree, const Matrix& b, const Matrix& xhat, bool pr
   const Sums out = sums_at(sums, n * k, outer.data(), nullptr);
   {
     nb::gil_scoped_release release;
-    chosen->walk(plan, points, &out);
+    kernel().walk(plan, points, &out);
   }
   return nb::make_tuple(log_ratio, mean, probability, sums, outer);
 }
@@ -136,7 +93,7 @@ Array second_moments(const Tree& tree, const Matrix& b, const Matrix& xhat) {
     double log_ratio;
     const Points point{1, b.data() + i * n, xhat.data() + i * n, nullptr, nullptr, &log_ratio, nullptr, nullptr};
     const Sums out = sums_at(sums, n * k, outer.data() + i * n * n, nullptr);
-    chosen->walk(plan, point, &out);
+    kernel().walk(plan, point, &out);
   }
   return outer;
 }
@@ -164,7 +121,7 @@ class Observed {
     const Points points{static_cast<long>(y.shape(0)), nullptr, nullptr, &observation_, y.data(), log_density.data(), nullptr,
                         nullptr};
     nb::gil_scoped_release release;
-    chosen->walk(tree_.plan(), points, nullptr);
+    kernel().walk(tree_.plan(), points, nullptr);
     return log_density;
   }
 
@@ -180,7 +137,7 @@ class Observed {
     const Sums out = sums_at(sums, n * k, outer.data(), cross.data());
     {
       nb::gil_scoped_release release;
-      chosen->walk(plan, points, &out);
+      kernel().walk(plan, points, &out);
     }
     return nb::make_tuple(log_density, mean, probabilities, sums, outer, cross);
   }
@@ -201,6 +158,38 @@ class Observed {
     if (y.shape(1) != static_cast<size_t>(observation_.features)) throw std::invalid_argument("y must be points x features");
   }
 };
+
+// Sums of the densities of several runs' sources, each run with its own unmixing matrix and densities of the same signals.
+using Cube = nb::ndarray<const double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const double, nb::ndim<2>, nb::device::cpu>;
+
+nb::tuple sum_densities(const Rows& signals, const Cube& unmixing, const Cube& weights, const Cube& means,
+                        const Cube& variances) {
+  const size_t runs = unmixing.shape(0), n = signals.shape(0), k = weights.shape(2);
+  const auto same = [&](const Cube& a) { return a.shape(0) == runs && a.shape(1) == n && a.shape(2) == k; };
+  if (unmixing.shape(1) != n || unmixing.shape(2) != n || !same(weights) || !same(means) || !same(variances))
+    throw std::invalid_argument("unmixing must be runs x sources x sources; weights, means and variances runs x sources x "
+                                "components, for signals of as many rows as there are sources");
+  if (k == 0 || k > kMostDensityComponents)
+    throw std::invalid_argument("a density has at least 1 and at most " + std::to_string(kMostDensityComponents) +
+                                " components, got " + std::to_string(k));
+  if (signals.shape(1) > 1 && signals.stride(1) != 1) throw std::invalid_argument("the rows of signals must be contiguous");
+  Array log_density = blank({runs}), sums = blank({3, runs, n, k}), product = blank({runs, n, n}), curvature = blank({runs, n});
+  const Signals x{static_cast<int>(n), static_cast<long>(signals.shape(1)), static_cast<long>(signals.stride(0)),
+                  signals.data()};
+  {
+    nb::gil_scoped_release release;
+    for (size_t r = 0; r < runs; r++) {
+      const size_t at = r * n * k, all = runs * n * k;
+      const Mixtures mixtures{static_cast<int>(k), unmixing.data() + r * n * n, weights.data() + at, means.data() + at,
+                              variances.data() + at};
+      kernel().sum_densities(x, mixtures,
+                             {log_density.data() + r, sums.data() + at, sums.data() + all + at, sums.data() + 2 * all + at,
+                              product.data() + r * n * n, curvature.data() + r * n});
+    }
+  }
+  return nb::make_tuple(log_density, sums, product, curvature);
+}
 
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
   const Plan& plan = tree.plan();
@@ -228,8 +217,10 @@ NB_MODULE(_core, m) {
   const char* wanted = std::getenv("SPIKESLAB_KERNEL");
   use(wanted ? wanted : "");
   m.def("available", &available, "Names of the kernels this CPU can run, the best first.");
-  m.def("chosen", [] { return std::string(chosen->name); }, "Name of the kernel in use.");
+  m.def("chosen", [] { return std::string(kernel().name); }, "Name of the kernel in use.");
   m.def("use", &use, nb::arg("name"), "Use another kernel; an empty name is the best one.");
+  m.def("sum_densities", &sum_densities, nb::arg("signals"), nb::arg("unmixing"), nb::arg("weights"), nb::arg("means"),
+        nb::arg("variances"));
 
   nb::class_<Tree>(m, "Tree")
       .def("__init__",

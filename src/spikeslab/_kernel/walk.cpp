@@ -633,6 +633,8 @@ void walk_leaf(const Plan& plan, const Points& points, const Sums* out) {
   Walker<K, kHard, kMeans, kMost>(plan, out).run(points);
 }
 
+}  // namespace
+
 void walk(const Plan& plan, const Points& points, const Sums* out) {
   const Layout& layout = plan.layout;
   switch (layout.components) {
@@ -649,11 +651,6 @@ void walk(const Plan& plan, const Points& points, const Sums* out) {
       return walk_leaf<1, false, true, 0>(plan, points, out);
   }
 }
-
-}  // namespace
-
-extern const Kernel kernel;
-const Kernel kernel = {SPIKESLAB_NAME, walk};
 
 }  // namespace SPIKESLAB_ISA
 }  // namespace spikeslab

@@ -32,19 +32,14 @@ struct Sums {  // over the points, added to what is there, or null for the evide
   double* cross;                    // features x latents: y <x>', with an observation
 };
 
-using Walk = void (*)(const Plan&, const Points&, const Sums*);
+using Walk = void(const Plan&, const Points&, const Sums*);
 
-struct Kernel {
-  const char* name;
-  Walk walk;
-};
-
-namespace x86_64_v4 { extern const Kernel kernel; }
-namespace x86_64_v3 { extern const Kernel kernel; }
-namespace baseline { extern const Kernel kernel; }
+namespace x86_64_v4 { Walk walk; }
+namespace x86_64_v3 { Walk walk; }
+namespace baseline { Walk walk; }
 
 // Memory that the thread keeps between calls, so that its page faults are paid once; aligned for vectors.
-enum class Slot { kData, kRows, kLevels, kLeaves, kSums, kTables, kMatrices, kCount };
+enum class Slot { kData, kRows, kLevels, kLeaves, kSums, kTables, kMatrices, kDensities, kCount };
 double* workspace(Slot slot, long count);
 
 }  // namespace spikeslab
