@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
 from functools import partial
 from threading import Event
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ._arrays import Array, as_array
 from ._checks import check_bool, check_choice, check_integer, check_real
+from ._estimator import Run, SparseCodingEstimator, print_run
 from .initialise import STARTS
 from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
 from .noise import NOISES
-from .parameters import Parameters, load_arrays, refusing, save_arrays
+from .parameters import Parameters
 from .posterior import Inference, Posterior
 from .prior import PriorFamily
 from .statistics import Expectation, block_slices
@@ -37,30 +32,7 @@ _ANNEAL_FROM = 0.3  # of the mean variance
 _ANNEAL_ITERATIONS = 100
 
 
-@dataclass(frozen=True)
-class Run:
-    """One restart.
-
-    Attributes
-    ----------
-    log_likelihood : float
-        Per sample.
-    n_iter : int
-    converged : bool
-    reason : str
-        Why it stopped: "converged", "max_iter", "callback" or "interrupted".
-    orthogonality_deviation : float
-        Largest deviation from 90 degrees between two columns of the mixing matrix.
-    """
-
-    log_likelihood: float
-    n_iter: int
-    converged: bool
-    reason: str
-    orthogonality_deviation: float
-
-
-class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class GaussianSparseCoding(SparseCodingEstimator):
     """Gaussian Sparse Coding: a spike-and-slab latent variable model fitted by exact maximum
     likelihood.
 
@@ -161,10 +133,8 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     (500, 2)
     """
 
-    # fitted attributes that are set together
+    _learned = Parameters
     parameters_: Parameters
-    history_: list[float]
-    runs_: list[Run]
 
     def __init__(
         self,
@@ -232,6 +202,15 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             best = max(results, key=lambda result: result.log_likelihood)
             if not best.history:
                 raise KeyboardInterrupt
+        self.keep(results, mean)
+        if any(result.reason == "interrupted" for result in results):
+            raise KeyboardInterrupt
+        self._warn_if_cut_short(best.reason)
+        return self
+
+    def keep(self, results: list[Result], mean: Array) -> None:
+        """Set the fitted attributes from the runs on data less its mean."""
+        best = max(results, key=lambda result: result.log_likelihood)
         self.parameters_ = best.parameters.shifted(mean)
         self.history_ = best.history
         self.runs_ = [
@@ -247,16 +226,6 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.log_likelihood_ = best.log_likelihood
         self.n_iter_ = best.n_iter
         self.converged_ = best.converged
-        if any(result.reason == "interrupted" for result in results):
-            raise KeyboardInterrupt
-        if best.reason == "max_iter":
-            warnings.warn(
-                f"not converged after max_iter={self.max_iter} iterations; "
-                "raise max_iter or tol, or look at history_",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return self
 
     def _model(self) -> Model:
         """Check all constructor arguments that do not depend on the data."""
@@ -360,8 +329,7 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             if stop.is_set() and result.reason == "callback":
                 result.reason = "interrupted"
             if self.verbose:
-                outcome = f"{result.n_iter} iterations, {result.reason}"
-                print(f"run {number}: {result.log_likelihood:.6f}, {outcome}")
+                print_run(number, result.log_likelihood, result.n_iter, result.reason)
             return result
 
         pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else nullcontext()
@@ -398,38 +366,7 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             return _ANNEAL_ITERATIONS if anneal else 0
         return int(anneal)
 
-    @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        """A fit that fails leaves the estimator as it was."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
-
     # ---- what was found ----
-
-    @property
-    def mixing_(self) -> Array:
-        """The mixing matrix, shape (n_features, n_components)."""
-        return self._fitted().mixing
-
-    @property
-    def components_(self) -> Array:
-        return self._fitted().mixing.T
-
-    @property
-    def activation_(self) -> Array:
-        return self._fitted().prior.activation
-
-    @property
-    def slab_mean_(self) -> Array:
-        return self._fitted().prior.slab_mean
-
-    @property
-    def mean_(self) -> Array:
-        return self._fitted().offset
 
     @property
     def noise_covariance_(self) -> Array:
@@ -446,18 +383,6 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             latents[rows] = inference.moments(block, each=True).mean
         return latents
 
-    def inverse_transform(self, X) -> np.ndarray:
-        """Data that latents X of shape (n_samples, n_components) stand for: ``mean_ + X @
-        components_``.
-        """
-        parameters = self._fitted()
-        X = check_array(X, dtype=[np.float64, np.float32])
-        if X.shape[1] != parameters.n_latents:
-            raise ValueError(
-                f"X has {X.shape[1]} columns, but the model has {parameters.n_latents} components"
-            )
-        return (X @ parameters.mixing.T + parameters.offset).astype(X.dtype, copy=False)
-
     def score_samples(self, X) -> Array:
         """Log density of each sample."""
         X, parameters = self._checked(X)
@@ -467,10 +392,6 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             densities[rows] = inference.log_evidence(block)
         return densities
 
-    def score(self, X, y=None) -> float:
-        """Mean log density of the samples; y is ignored."""
-        return float(self.score_samples(X).mean())
-
     def posterior(self, X) -> Posterior:
         """The exact posterior of the latents of X: activation probabilities, covariance, supports,
         samples.
@@ -479,81 +400,10 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         centred = np.subtract(X, parameters.offset, dtype=np.float64)
         return Posterior(parameters.shifted(-parameters.offset), centred)
 
-    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
-        """Draw data of shape (n_samples, n_features) and their latents from the model."""
-        parameters = self._fitted()
-        check_integer("n_samples", n_samples, 1)
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        return parameters.sample(int(n_samples), np.random.default_rng(seed))
-
-    def aic(self, X) -> float:
-        """Akaike's information criterion; lower is better."""
-        return -2 * float(self.score_samples(X).sum()) + 2 * self._n_parameters()
-
-    def bic(self, X) -> float:
-        """Bayesian information criterion; lower is better."""
-        scores = self.score_samples(X)
-        return -2 * float(scores.sum()) + self._n_parameters() * float(np.log(len(scores)))
-
-    def _n_parameters(self) -> int:
+    @property
+    def n_parameters(self) -> int:
+        """Free numbers of the fitted model."""
         return self._model().n_parameters(self._fitted())
-
-    # ---- files ----
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to an .npz file (no pickle). It appears whole or not at all.
-
-        Constructor arguments that are not plain values (a callback, given starting arrays, a
-        RandomState) are not kept.
-        """
-        arrays = self._fitted().arrays()
-        record: dict[str, Any] = {
-            "parameters": {
-                name: value
-                for name, value in self.get_params().items()
-                if value is None or isinstance(value, (bool, int, float, str))
-            },
-            "runs": [asdict(run) for run in self.runs_],
-            "n_iter": self.n_iter_,
-            "log_likelihood": self.log_likelihood_,
-            "converged": self.converged_,
-        }
-        if self.to_learn is not None:
-            record["parameters"]["to_learn"] = list(self.to_learn)
-        arrays["record"] = np.array(json.dumps(record, default=_plain))
-        arrays["history"] = np.array(self.history_)
-        if hasattr(self, "feature_names_in_"):
-            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
-        save_arrays(path, "model", arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a fitted model that `save` wrote."""
-        arrays = load_arrays(path, "model")
-        with refusing(path):
-            record = json.loads(str(arrays["record"]))
-            model = cls(**record["parameters"])
-            model.parameters_ = Parameters.from_arrays(arrays)
-            model.runs_ = [Run(**run) for run in record["runs"]]
-            model.history_ = arrays["history"].tolist()
-            model.n_iter_ = record["n_iter"]
-            model.log_likelihood_ = record["log_likelihood"]
-            model.converged_ = record["converged"]
-        model.n_features_in_ = model.parameters_.n_features
-        if "feature_names" in arrays:
-            model.feature_names_in_ = arrays["feature_names"].astype(object)
-        return model
-
-    # ---- scikit-learn ----
-
-    def _validate(self, X, *, reset: bool) -> np.ndarray:
-        return validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=1 + reset
-        )
-
-    def _fitted(self) -> Parameters:
-        check_is_fitted(self, "parameters_")
-        return self.parameters_
 
     def _checked(self, X) -> tuple[np.ndarray, Parameters]:
         parameters = self._fitted()
@@ -562,18 +412,6 @@ class GaussianSparseCoding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _centred_blocks(self, X: np.ndarray, n_states: float) -> Iterator[tuple[slice, Array]]:
         for rows in block_slices(X.shape, n_states):
             yield rows, np.subtract(X[rows], self.parameters_.offset, dtype=np.float64)
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.parameters_.n_latents
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "parameters_")
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 def _check_start(
@@ -598,13 +436,6 @@ def _threads(n_jobs: int | None) -> int:
     if n_jobs == -1:
         return os.cpu_count() or 1
     return int(n_jobs)
-
-
-def _plain(value: Any):
-    """JSON for NumPy's scalars."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"cannot write {value!r} to a model file")
 
 
 def _line(progress: Progress) -> str:

@@ -9,6 +9,22 @@ from ._arrays import Array
 from .m_step import Model
 from .noise import NOISES
 from .parameters import Parameters
+from .prior import Prior
+
+
+def heavy_tailed(n_latents: int, n_components: int) -> Prior:
+    """Latents of unit variance, about as heavy-tailed as a Laplacian: Gaussians of equal weight
+    whose variances are a geometric series.
+    """
+    shape = (n_latents, n_components)
+    variances = np.geomspace(0.1, 2.5, n_components)
+    variances = np.tile(variances / variances.mean(), (n_latents, 1))
+    return Prior(np.full(shape, 1 / n_components), np.zeros(shape), variances)
+
+
+def random_rotations(n_runs: int, size: int, rng: Generator) -> Array:
+    """Orthogonal matrices of shape (n_runs, size, size)."""
+    return np.linalg.qr(rng.standard_normal((n_runs, size, size)))[0]
 
 
 def random_start(model: Model, covariance: Array, n_latents: int, rng: Generator) -> Parameters:

@@ -43,7 +43,7 @@ class Progress:
     run: int
     iteration: int
     log_likelihood: float  # per point
-    parameters: Parameters
+    parameters: Parameters | None  # None from models without noise
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Maximiser:
         statistics = self._statistics_of(parameters)
         self.n_evaluations += 1
         expand = expand and self.model.expandable(parameters.prior)
-        penalty = self.model.prior.penalty(parameters.prior, expand)
+        penalty = float(self.model.prior.penalties(parameters.prior, expand).sum())
         objective = statistics.log_likelihood + penalty
         if not np.isfinite(objective):
             objective = -np.inf

@@ -127,24 +127,27 @@ class PriorFamily:
         The spike has a variance, which is learned; a hard spike is exactly zero.
     slab_means : bool
         The slabs' means are learned; else they stay where they are.
+    spike_means : bool
+        So is the spike's: for models without an offset.
     shared : bool
         One prior for all latents instead of each its own.
     weight_count, variance_count, variance_at : float
         Light regularisation (MAP): every component counts as seen `weight_count` more times, and
         every learned variance as estimated from `variance_count` more values of variance
         `variance_at`.
+    smallest_variance : float
+        Where learned variances end; below the default a soft spike would be a second hard one.
     """
 
     n_slabs: int = 1
     soft_spike: bool = False
     slab_means: bool = False
+    spike_means: bool = False
     shared: bool = False
     weight_count: float = 0.0
     variance_count: float = 0.0
     variance_at: float = 0.1
-
-    # Below this a variance is not told from zero; a soft spike would become a second hard one.
-    smallest_variance = 1e-8
+    smallest_variance: float = 1e-8
 
     @property
     def n_components(self) -> int:
@@ -152,6 +155,7 @@ class PriorFamily:
 
     def learned_means(self, n_latents: int) -> np.ndarray:
         learned = np.zeros((n_latents, self.n_components), bool)
+        learned[:, 0] = self.spike_means
         learned[:, 1:] = self.slab_means
         return learned
 
@@ -211,16 +215,19 @@ class PriorFamily:
             variances = np.where(free_variances & seen, estimate, variances)
         return unchecked(Prior, weights=weights, means=means, variances=variances)
 
-    def penalty(self, prior: Prior, expand: bool) -> float:
-        """Log prior density of the regularisation, up to a constant."""
-        if self.weight_count == 0 and self.variance_count == 0:
-            return 0.0
+    def penalties(self, prior: Prior, expand: bool) -> Array:
+        """Log prior density of the regularisation, up to a constant, for each prior that is
+        learned.
+        """
         rows = slice(0, 1) if self.shared else slice(None)
-        total = xlogy(self.weight_count, prior.weights[rows]).sum()
+        weights, variances = prior.weights[rows], prior.variances[rows]
+        if self.weight_count == 0 and self.variance_count == 0:
+            return np.zeros(len(weights))
+        total = xlogy(self.weight_count, weights).sum(axis=1)
         learned = self.learned_variances(prior.n_latents, expand)[rows]
-        variances = prior.variances[rows][learned]
-        total -= self.variance_count / 2 * (np.log(variances) + self.variance_at / variances).sum()
-        return float(total)
+        safe = np.where(learned, variances, 1.0)
+        cost = np.where(learned, np.log(safe) + self.variance_at / safe, 0.0)
+        return total - self.variance_count / 2 * cost.sum(axis=1)
 
     def canonical_scale(self, prior: Prior) -> Array:
         """Factor (H,) by which the latents are to be divided: one slab has variance 1, several a
