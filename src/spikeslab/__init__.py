@@ -2,13 +2,23 @@
 likelihood.
 """
 
-from .estimator import GaussianSparseCoding, Run
+from ._estimator import Run
+from .estimator import GaussianSparseCoding
 from .m_step import Model
 from .maximise import Progress, Result, maximise
 from .noise import DiagonalNoise, FullNoise, IsotropicNoise
+from .noise_free_estimator import NoiseFreeSparseCoding
+from .noise_free_parameters import NoiseFreeParameters
 from .parameters import Parameters
 from .posterior import Posterior, Supports
 from .prior import Prior, PriorFamily
+from .separation import (
+    Reliability,
+    Separation,
+    SeparationProgress,
+    SeparationRun,
+    separate,
+)
 from .statistics import Expectation, Statistics
 
 __version__ = "0.1.0"
@@ -20,14 +30,21 @@ __all__ = [
     "GaussianSparseCoding",
     "IsotropicNoise",
     "Model",
+    "NoiseFreeParameters",
+    "NoiseFreeSparseCoding",
     "Parameters",
     "Posterior",
     "Prior",
     "PriorFamily",
     "Progress",
+    "Reliability",
     "Result",
     "Run",
+    "Separation",
+    "SeparationProgress",
+    "SeparationRun",
     "Statistics",
     "Supports",
     "maximise",
+    "separate",
 ]

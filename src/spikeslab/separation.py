@@ -1,0 +1,515 @@
+"""Source separation: from a mixture to its sources, and how far to trust them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array
+
+from ._arrays import Array
+from ._checks import check_choice, check_integer
+from ._estimator import SparseCodingEstimator
+from .candidates import (
+    NOISE_FLOOR,
+    Candidate,
+    FittedModel,
+    Mixture,
+    fit_noise_free,
+    fit_noisy,
+    reordered,
+)
+from .metrics import orthogonality_deviation
+from .parameters import Parameters
+from .prior import Prior
+
+METHODS = ("auto", "noise_free", "orthogonal", "noisy")
+SELECTIONS = ("likelihood", "orthogonality")
+
+_MOST_NOISY = 24  # sources that exact inference serves
+_AFFORDABLE = 3e7  # state visits an E-step of the search may take before "auto" does without noise
+_MANY_RUNS = 40  # what a histogram of orthogonality needs
+_BIN = 5.0  # degrees, of that histogram
+
+
+@dataclass(frozen=True)
+class SeparationProgress:
+    """What a callback of `separate` is told. A callback that returns True ends the run."""
+
+    stage: str
+    run: int
+    n_runs: int
+    iteration: int
+    log_likelihood: float
+
+
+@dataclass(frozen=True, eq=False)
+class SeparationRun:
+    """One fit that took part in the choice.
+
+    Attributes
+    ----------
+    family : str
+        Which kind of model, such as "noise-free" or "shared prior".
+    n_sources : int
+    log_likelihood : float
+        Per sample, as a density of the data: comparable between all families.
+    criterion : float
+        Log-likelihood of all samples less the penalty; the highest is chosen.
+    n_iter : int
+    converged : bool
+    reason : str
+        Why it stopped.
+    noise_variance : float
+    orthogonality_deviation : float
+        Largest deviation from 90 degrees between two columns of the mixing matrix, with whitened
+        channels.
+    history : sequence of float
+        Log-likelihood per sample after every iteration.
+    mixing : array of shape (D, H)
+    admissible : bool
+        False where a model with noise found none, or one without noise leaves some over: it does
+        not compete.
+    chosen : bool
+    """
+
+    family: str
+    n_sources: int
+    log_likelihood: float
+    criterion: float
+    n_iter: int
+    converged: bool
+    reason: str
+    noise_variance: float
+    orthogonality_deviation: float
+    history: Sequence[float]
+    mixing: Array
+    admissible: bool = True
+    chosen: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """How far to trust each source; arrays of shape (H,).
+
+    Attributes
+    ----------
+    agreement : array
+        How similar the source's direction is in the other restarts of the chosen model: mean
+        absolute cosine of whitened columns, 0 to 1. NaN where there was one run.
+    activation : array
+        Probability that the source is active.
+    posterior_std : array
+        Root mean square of the posterior standard deviation, relative to the source's own.
+    """
+
+    agreement: Array
+    activation: Array
+    posterior_std: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Separation:
+    """What `separate` found.
+
+    Attributes
+    ----------
+    sources : array of shape (N, H)
+        Posterior means of the sources, ordered by their share of the mixture's variance.
+    mixing : array of shape (D, H)
+        The mixture is ``model.mean_ + sources @ mixing.T`` and noise. Of each column the entry of
+        the largest size is positive.
+    model : GaussianSparseCoding or NoiseFreeSparseCoding
+        Fitted: `model.transform` separates new data in the same way.
+    method : str
+        "noise_free", "orthogonal" or "noisy".
+    noise_variance : float
+        Of each channel.
+    prior : Prior
+        Densities of the sources.
+    reliability : Reliability
+    runs : tuple of SeparationRun
+        All fits that took part, of all kinds of models.
+    data : array of shape (N, D)
+        The mixture.
+    settings : dict
+        Arguments that give this result again.
+    seconds : float
+    """
+
+    sources: Array
+    mixing: Array
+    model: FittedModel
+    method: str
+    noise_variance: float
+    prior: Prior
+    reliability: Reliability
+    runs: tuple[SeparationRun, ...]
+    data: np.ndarray
+    settings: dict[str, Any]
+    seconds: float
+
+    def to_report(
+        self, path: str | os.PathLike[str], *, rate: int | None = None, title: str | None = None
+    ) -> None:
+        """Write a self-contained HTML report; with the sampling `rate` of audio, with players.
+
+        Needs the extra ``spikeslab[app]``.
+        """
+        from .report import write_report
+
+        write_report(self, path, rate=rate, title=title)
+
+    def __repr__(self) -> str:
+        n_samples, n_channels = self.data.shape
+        trust = self.reliability
+        noise = f"noise variance {self.noise_variance:.3g}" if self.noise_variance else "no noise"
+        chosen = next(run for run in self.runs if run.chosen)
+        lines = [
+            f"Separation of {self.sources.shape[1]} sources from {n_channels} channels of "
+            f"{n_samples} samples",
+            f"  model: {chosen.family} ({self.method}), {noise}, log-likelihood "
+            f"{chosen.log_likelihood:.4f} per sample",
+            "  source  share of variance  active  agreement  posterior std",
+        ]
+        power = (self.mixing**2).sum(axis=0) * self.sources.var(axis=0)
+        shares = power / self.data.var(axis=0, dtype=np.float64).sum()
+        rows = zip(shares, trust.activation, trust.agreement, trust.posterior_std, strict=True)
+        for number, (share, active, agreement, deviation) in enumerate(rows, start=1):
+            lines.append(
+                f"  {number:6d}  {share:17.1%}  {active:6.2f}  {agreement:9.2f}  {deviation:13.2f}"
+            )
+        return "\n".join(lines)
+
+
+def separate(
+    X: ArrayLike,
+    n_sources: int | str = "auto",
+    method: str = "auto",
+    *,
+    select: str = "likelihood",
+    n_init: int | None = None,
+    n_jobs: int | None = None,
+    random_state=None,
+    callback: Callable[[SeparationProgress], object] | None = None,
+) -> Separation:
+    """Find the sources of a linear mixture, with or without noise.
+
+    Several kinds of models are fitted by exact maximum likelihood, from several starts each, as
+    densities of the same data; the highest log-likelihood less the number of parameters decides.
+
+    Parameters
+    ----------
+    X : array of shape (N, D)
+        The mixture: samples (time) by channels.
+    n_sources : int or "auto"
+        Number of sources; more than channels needs noise in the model. "auto" chooses it by the
+        same comparison, from 1 to the number of channels.
+    method : {"auto", "noise_free", "orthogonal", "noisy"}
+        "auto" compares models with and without noise. "orthogonal" is without noise too, a rotation
+        of the whitened channels.
+    select : {"likelihood", "orthogonality"}
+        How to choose among the restarts. "orthogonality" is the rule of the paper's GSC-perp: of
+        many runs of the spike-and-slab model those with the most orthogonal columns are kept, up to
+        the minimum behind the first cluster of the histogram of their deviations; the most likely
+        of these is returned.
+    n_init : int, optional
+        Restarts of each kind of model.
+    n_jobs : int, optional
+        Threads for long data, -1 for all processors.
+    random_state : int, RandomState instance or None
+        Pass an int for reproducible results.
+    callback : callable, optional
+        Called with a `SeparationProgress` after every iteration; returning True ends that run.
+
+    Returns
+    -------
+    Separation
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spikeslab import separate
+    >>> rng = np.random.default_rng(0)
+    >>> sources = rng.laplace(size=(1000, 2))
+    >>> X = sources @ [[1.0, 0.5], [0.3, 1.0]] + 0.1 * rng.standard_normal((1000, 2))
+    >>> found = separate(X, 2, random_state=0)
+    >>> similarity = np.abs(np.corrcoef(found.sources.T, sources.T)[:2, 2:])
+    >>> bool(similarity.max(axis=0).min() > 0.98)
+    True
+    """
+    begun = time.perf_counter()
+    X = check_mixture(X)
+    n_channels = X.shape[1]
+    check_choice("method", method, METHODS)
+    check_choice("select", select, SELECTIONS)
+    if n_init is not None:
+        check_integer("n_init", n_init, 1)
+    if n_jobs is not None and n_jobs != -1:
+        check_integer("n_jobs", n_jobs, 1)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be callable, got {callback!r}")
+    if isinstance(n_sources, str):
+        check_choice("n_sources", n_sources, ("auto",))
+    else:
+        check_integer("n_sources", n_sources, 1)
+        _check_number(int(n_sources), n_channels, method, select)
+    if select == "orthogonality" and method in ("noise_free", "orthogonal"):
+        raise ValueError(
+            f"select='orthogonality' chooses among runs with noise, got method={method!r}; "
+            "give method='noisy' or 'auto'"
+        )
+    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    threads = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs or 1
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+
+    def tell(told) -> object:
+        assert callback is not None
+        return callback(SeparationProgress(*told))
+
+    with pool as executor:
+        mixture = Mixture(
+            X, np.random.default_rng(seed), executor, tell if callback is not None else None
+        )
+        search = _Search(mixture, method, select, n_init)
+        best = search.number() if isinstance(n_sources, str) else search.fit(int(n_sources))
+    model, attempt = best.model, best.attempts[best.best]
+    order, signs = _arrangement(best.parameters.mixing, best.parameters.prior)
+    model.parameters_ = reordered(best.parameters, order, signs)
+    settings = {
+        "n_sources": n_sources,
+        "method": method,
+        "select": select,
+        "n_init": n_init,
+        "random_state": random_state,
+    }
+    return Separation(
+        sources=model.transform(X),
+        mixing=model.mixing_,
+        model=model,
+        method=_method(best),
+        noise_variance=attempt.noise_variance or best.noise_variance,
+        prior=model.parameters_.prior,
+        reliability=_reliability(mixture, best, model),
+        runs=search.runs(best),
+        data=X,
+        settings=settings,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+load_model = SparseCodingEstimator.load
+
+
+def orthogonality_threshold(deviations: Sequence[float]) -> float:
+    """Where the first cluster of the histogram of deviations from orthogonality ends, in degrees.
+
+    The paper shows this rule for "the most orthogonal runs" by an arrow. Here: with bins of 5
+    degrees, climb from the first run to the first peak and go down behind it for as long as the
+    counts fall; the threshold is the lower edge of the last bin reached if that is empty, else its
+    upper edge.
+
+    Examples
+    --------
+    >>> from spikeslab.separation import orthogonality_threshold
+    >>> orthogonality_threshold([3, 4, 6, 7, 8, 12, 33, 41, 44])
+    15.0
+    """
+    counts, edges = np.histogram(deviations, bins=np.arange(0.0, 90.0 + _BIN, _BIN))
+    at = int(np.argmax(counts > 0))
+    while at + 1 < len(counts) and counts[at + 1] >= counts[at]:
+        at += 1
+    while at + 1 < len(counts) and counts[at + 1] < counts[at]:
+        at += 1
+    return float(edges[at] if counts[at] == 0 else edges[at + 1])
+
+
+def check_mixture(X: ArrayLike) -> np.ndarray:
+    """The mixture as a float array; refuses what cannot be separated with a sentence."""
+    X = np.asarray(
+        check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=2, input_name="X")
+    )
+    n_samples, n_channels = X.shape
+    if n_channels == 1:
+        raise ValueError("X has one channel: separation needs at least two")
+    spread = np.ptp(X, axis=0)
+    silent = np.flatnonzero(spread == 0)
+    if len(silent):
+        raise ValueError(f"channel {silent[0] + 1} is silent: all its values are the same")
+    centred = X - X.mean(axis=0, dtype=np.float64)
+    correlation = centred / np.linalg.norm(centred, axis=0)
+    correlation = correlation.T @ correlation
+    a, b = np.unravel_index(np.argmax(np.triu(correlation, 1)), correlation.shape)
+    if correlation[a, b] > 1 - 1e-12:
+        raise ValueError(f"channels {a + 1} and {b + 1} are identical but for scale: drop one")
+    rank = int((np.linalg.eigvalsh(correlation) > 1e-12).sum())
+    if rank < n_channels:
+        raise ValueError(
+            f"the {n_channels} channels of {n_samples} samples have only rank {rank}: reduce them "
+            f"to {rank} first, for example by sklearn.decomposition.PCA"
+        )
+    return X
+
+
+def _check_number(n_sources: int, n_channels: int, method: str, select: str) -> None:
+    if n_sources > n_channels:
+        if method in ("noise_free", "orthogonal"):
+            raise ValueError(
+                f"n_sources={n_sources}, but without noise there can be no more sources than "
+                f"channels, and X has {n_channels}; give method='noisy'"
+            )
+        if select == "orthogonality":
+            raise ValueError(
+                f"n_sources={n_sources}: more columns than the {n_channels} channels cannot be "
+                "orthogonal; give select='likelihood'"
+            )
+    needs_noise = method == "noisy" or select == "orthogonality" or n_sources > n_channels
+    if n_sources > _MOST_NOISY and needs_noise:
+        raise ValueError(
+            f"n_sources={n_sources}: exact inference with noise visits 2^{n_sources} combinations "
+            f"of sources and serves at most {_MOST_NOISY}; give method='noise_free'"
+        )
+
+
+class _Search:
+    """All candidates fitted so far, and the choice among them."""
+
+    def __init__(self, mixture: Mixture, method: str, select: str, n_init: int | None) -> None:
+        self.mixture, self.method, self.select, self.n_init = mixture, method, select, n_init
+        self.candidates: list[Candidate] = []
+
+    def fit(self, n_sources: int) -> Candidate:
+        """The best candidate with a given number of sources."""
+        mixture, method = self.mixture, self.method
+        n_channels = mixture.data.shape[1]
+        tried: list[Candidate] = []
+        if self.select == "orthogonality":
+            return self._most_orthogonal(n_sources)
+        noise_free = None
+        if method != "noisy" and n_sources <= n_channels:
+            noise_free = fit_noise_free(
+                mixture,
+                n_sources,
+                orthogonal=method == "orthogonal",
+                n_init=self.n_init or 12,
+            )
+            tried.append(noise_free)
+        affordable = 2.0**n_sources * mixture.n_search <= _AFFORDABLE
+        if (
+            method == "noisy"
+            or n_sources > n_channels
+            or (method == "auto" and affordable and n_sources <= _MOST_NOISY)
+        ):
+            tried += fit_noisy(mixture, n_sources, noise_free, self.n_init)
+        self.candidates += tried
+        admissible = [candidate for candidate in tried if self.admissible(candidate)] or tried
+        return max(admissible, key=self.criterion)
+
+    def _most_orthogonal(self, n_sources: int) -> Candidate:
+        """The most likely of the most orthogonal runs of the paper's model."""
+        (candidate,) = fit_noisy(
+            self.mixture, n_sources, n_init=self.n_init or _MANY_RUNS, only="spike and slab"
+        )
+        deviations = [self._deviation(attempt.mixing) for attempt in candidate.attempts]
+        most = orthogonality_threshold(deviations)
+        kept = [i for i, deviation in enumerate(deviations) if deviation <= most]
+        best = max(kept, key=lambda i: candidate.attempts[i].log_likelihood)
+        candidate = replace(candidate, best=best)
+        self.candidates.append(candidate)
+        return candidate
+
+    def number(self) -> Candidate:
+        """The best candidate of any number of sources up to that of the channels."""
+        best: Candidate | None = None
+        for n_sources in range(1, self.mixture.data.shape[1] + 1):
+            candidate = self.fit(n_sources)
+            if best is None or self._evidence(candidate) > self._evidence(best):
+                best = candidate
+        assert best is not None
+        return best
+
+    def criterion(self, candidate: Candidate) -> float:
+        """Log-likelihood of all samples less the number of parameters (half of AIC, negative)."""
+        return candidate.log_likelihood * len(self.mixture.data) - candidate.n_parameters
+
+    def _evidence(self, candidate: Candidate) -> float:
+        """What decides about the number of sources: half of BIC, negative."""
+        n_samples = len(self.mixture.data)
+        penalty = candidate.n_parameters * np.log(n_samples) / 2
+        return float(candidate.log_likelihood * n_samples - penalty)
+
+    def admissible(self, candidate: Candidate) -> bool:
+        """Noise belongs into a model with noise, and nowhere else."""
+        least = 2 * NOISE_FLOOR * self.mixture.variance
+        if candidate.noisy:
+            return candidate.noise_variance > least
+        return candidate.noise_variance <= least
+
+    def runs(self, best: Candidate) -> tuple[SeparationRun, ...]:
+        """Records of everything that was fitted."""
+        n_samples = len(self.mixture.data)
+        return tuple(
+            SeparationRun(
+                family=candidate.family,
+                n_sources=candidate.n_sources,
+                log_likelihood=attempt.log_likelihood,
+                criterion=attempt.log_likelihood * n_samples - candidate.n_parameters,
+                n_iter=attempt.n_iter,
+                converged=attempt.converged,
+                reason=attempt.reason,
+                noise_variance=attempt.noise_variance,
+                orthogonality_deviation=self._deviation(attempt.mixing),
+                history=attempt.history,
+                mixing=attempt.mixing,
+                admissible=self.admissible(candidate),
+                chosen=candidate is best and number == candidate.best,
+            )
+            for candidate in self.candidates
+            for number, attempt in enumerate(candidate.attempts)
+        )
+
+    def _deviation(self, mixing: Array) -> float:
+        return orthogonality_deviation(self.mixture.whitened(mixing))
+
+
+def _method(candidate: Candidate) -> str:
+    if candidate.noisy:
+        return "noisy"
+    return "orthogonal" if candidate.family == "orthogonal" else "noise_free"
+
+
+def _arrangement(mixing: Array, prior: Prior) -> tuple[np.ndarray, Array]:
+    """Order of the sources by their share of the variance, and signs that make the largest entry
+    of each column positive.
+    """
+    order = np.argsort(-(mixing**2).sum(axis=0) * prior.variance, kind="stable")
+    columns = mixing[:, order]
+    largest = columns[np.abs(columns).argmax(axis=0), np.arange(len(order))]
+    return order, np.where(largest < 0, -1.0, 1.0)
+
+
+def _reliability(mixture: Mixture, candidate: Candidate, model: FittedModel) -> Reliability:
+    columns = mixture.whitened(model.mixing_)
+    columns = columns / np.linalg.norm(columns, axis=0)
+    similarities = []
+    for number, attempt in enumerate(candidate.attempts):
+        if number != candidate.best:
+            other = mixture.whitened(attempt.mixing)
+            norms = np.linalg.norm(other, axis=0)
+            other = other / np.where(norms > 0, norms, 1.0)
+            similarities.append(np.abs(columns.T @ other).max(axis=1))
+    n_sources = columns.shape[1]
+    agreement = np.mean(similarities, axis=0) if similarities else np.full(n_sources, np.nan)
+    deviation = np.zeros(n_sources)
+    if isinstance(model.parameters_, Parameters):
+        deviation = mixture.posterior_deviation(model.parameters_)
+    own = np.sqrt(model.parameters_.prior.variance)
+    return Reliability(agreement, model.activation_, deviation / np.where(own > 0, own, 1.0))
