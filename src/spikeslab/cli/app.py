@@ -1,0 +1,195 @@
+"""The commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .. import __version__
+from ..separation import load_model
+from ..signals import clipping, read
+from . import summary
+from .demo import run_demo
+from .folder import output_folder
+from .progress import separate_with_progress
+from .results import default_folder, write_separation, write_sources
+
+app = typer.Typer(
+    rich_markup_mode="rich",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT", show_default=False, help="A .wav, .flac, .csv, .npy or .mat file."
+    ),
+]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", show_default=False, help="The model.npz of a separation.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        show_default=False,
+        help="Folder for the results; if not given, INPUT's name with -sources.",
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace the results of an earlier run in the folder.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spikeslab {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def spikeslab(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Separate mixed signals into their sources, by exact maximum likelihood.
+
+    [bold]spikeslab demo[/] shows it on four voices.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def separate(
+    source: Input,
+    n_sources: Annotated[
+        str, typer.Option("-n", "--sources", metavar="N|auto", help="Number of sources.")
+    ] = "auto",
+    output: Output = None,
+    method: Annotated[
+        Literal["auto", "noise_free", "orthogonal", "noisy"],
+        typer.Option(
+            metavar="KIND",
+            help="Of model: noise_free, orthogonal, noisy, or auto, which tries several and "
+            "compares their likelihoods.",
+        ),
+    ] = "auto",
+    select: Annotated[
+        Literal["likelihood", "orthogonality"],
+        typer.Option(
+            metavar="RULE", help="Which run to choose: the best by likelihood or by orthogonality."
+        ),
+    ] = "likelihood",
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The same seed gives the same result.")
+    ] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=-1, metavar="N", help="Threads; -1 is all processors.")
+    ] = 1,
+    report: Annotated[bool, typer.Option(help="Write report.html.")] = True,
+    as_json: AsJson = False,
+    force: Force = False,
+) -> None:
+    """Separate a recording of several sensors into its sources.
+
+    Writes one file per source in INPUT's format and rate, [bold]model.npz[/] for
+    [bold]spikeslab apply[/], and [bold]report.html[/] with what was found and how far to trust it.
+    Audio is scaled to a common peak: the scale of a source cannot be known.
+
+    [dim]spikeslab separate meeting.wav[/]
+    [dim]spikeslab separate sensors.csv -n 3 --method noisy -o results[/]
+    [dim]spikeslab separate meeting.wav --json | jq .sources[/]
+    """
+    wanted = _number_of_sources(n_sources)
+    signals = read(source)
+    warnings = clipping(signals)
+    for warning in warnings:
+        typer.echo(f"Warning: {warning}", err=True)
+    target = output or default_folder(source)
+    with output_folder(target, force=force) as folder:
+        separation = separate_with_progress(
+            signals.data, wanted, method=method, select=select, n_jobs=jobs, random_state=seed
+        )
+        files = write_separation(folder, separation, signals, source.name, report=report)
+    if as_json:
+        summary.print_json(summary.of_separation(separation, source, target, files, warnings))
+    else:
+        summary.print_separation(separation, signals.rate)
+        summary.print_files(target, files)
+
+
+@app.command()
+def apply(
+    model: Model,
+    source: Input,
+    output: Output = None,
+    as_json: AsJson = False,
+    force: Force = False,
+) -> None:
+    """Unmix further data of the same sensors with a model that was found before.
+
+    Writes one file per source in INPUT's format and rate.
+
+    [dim]spikeslab apply meeting-sources/model.npz next-meeting.wav[/]
+    """
+    fitted = load_model(model)
+    signals = read(source)
+    n_channels, wanted = signals.data.shape[1], len(fitted.mean_)
+    if n_channels != wanted:
+        raise ValueError(
+            f"the model {model} unmixes {wanted} channels, but {source} has {n_channels}"
+        )
+    target = output or default_folder(source)
+    with output_folder(target, force=force) as folder:
+        files = write_sources(folder, fitted.transform(signals.data), signals)
+    if as_json:
+        summary.print_json(
+            {"model": str(model), "input": str(source), "output": str(target), "files": files}
+        )
+    else:
+        summary.print_files(target, files)
+
+
+@app.command()
+def info(model: Model, as_json: AsJson = False) -> None:
+    """Say what a model file holds.
+
+    [dim]spikeslab info meeting-sources/model.npz[/]
+    """
+    record = summary.of_model(load_model(model))
+    if as_json:
+        summary.print_json(record)
+    else:
+        summary.print_model(record)
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.")
+    ] = Path("spikeslab-demo"),
+    force: Force = False,
+) -> None:
+    """Mix four voices into a noisy recording of four channels, and separate them again.
+
+    [dim]spikeslab demo -o demo[/]
+    """
+    run_demo(output, force=force)
+
+
+def _number_of_sources(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"-n must be a whole number or auto, got {text!r}") from None
