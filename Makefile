@@ -8,7 +8,7 @@ KERNEL := $(wildcard src/spikeslab/_kernel/*.cpp src/spikeslab/_kernel/*.hpp)
 .PHONY: demo test test-slow lint format bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/spikeslab demo --force -o build/demo
 
 test: $(VENV)/installed
 	$(BIN)/pytest -m "not slow"
@@ -37,5 +37,5 @@ $(VENV)/installed: pyproject.toml CMakeLists.txt $(KERNEL)
 	  { echo "spikeslab needs Python 3.11 or newer; $(PYTHON) is older. Use: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) cannot make virtual environments (Debian: apt-get install python3-venv)." >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint,app,picard]'
 	@touch $@

@@ -1,7 +1,7 @@
 """What the benchmarks run on: posteriors of any size, and four data sets like the paper's."""
 
-import wave
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,15 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from spikeslab import IsotropicNoise, Parameters, Prior
+from spikeslab.datasets import (
+    Speech,
+    laplace,
+    load_speech,
+    mix,
+    orthogonal_mixing,
+    sergio7,
+    spike_and_slab,
+)
 
 Array = NDArray[np.float64]
 
@@ -49,74 +58,32 @@ def likelihood(parameters: Parameters, n_points: int) -> Likelihood:
     return Likelihood(parameters.mixing.T @ precise, Y @ precise)
 
 
-def _orthogonal(n: int, rng: Generator) -> Array:
-    return np.linalg.qr(rng.standard_normal((n, n)))[0]
-
-
-def _standardised(sources: Array) -> Array:
-    return (sources - sources.mean(axis=0)) / sources.std(axis=0)
-
-
 def spike_and_slab4(rng: Generator, n_points: int) -> Array:
     """Four sources from the model itself, noise at 15 dB."""
     activation = rng.uniform(0.2, 0.4, 4)
-    mixing = rng.standard_normal((4, 4))
-    sources = rng.standard_normal((n_points, 4)) * (rng.random((n_points, 4)) < activation)
-    Y = sources @ mixing.T
-    return Y + np.sqrt(Y.var() * 10**-1.5) * rng.standard_normal(Y.shape)
+    mixing = rng.standard_normal((4, 4)) * np.sqrt(activation)
+    return mix(spike_and_slab(n_points, 4, rng, activation), mixing, snr_db=15, rng=rng)
 
 
 def laplace4(rng: Generator, n_points: int) -> Array:
     """Four Laplacian sources, orthogonal mixing, a tenth of noise."""
-    sources = rng.laplace(size=(n_points, 4)) / np.sqrt(2)
-    mixing = _orthogonal(4, rng)
-    return sources @ mixing.T + 0.1 * rng.standard_normal((n_points, 4))
+    sources = laplace(n_points, 4, rng)
+    return mix(sources, orthogonal_mixing(4, rng), snr_db=20, rng=rng)
 
 
-def sergio7(rng: Generator, n_points: int) -> Array:
-    """Seven skewed and heavy-tailed sources after ICALAB's Sergio7, orthogonal mixing, no noise."""
-    left = rng.random(n_points) < 0.3
-    sources = [
-        rng.exponential(size=n_points),
-        rng.gamma(0.5, size=n_points),
-        rng.lognormal(size=n_points),
-        rng.beta(1, 4, n_points),
-        rng.rayleigh(size=n_points),
-        np.where(left, rng.normal(2, 0.5, n_points), rng.normal(-1, 1, n_points)),
-        -rng.weibull(0.7, n_points),
-    ]
-    return _standardised(np.stack(sources, axis=1)) @ _orthogonal(7, rng).T
+def sergio7_rotated(rng: Generator, n_points: int) -> Array:
+    """Seven skewed and heavy-tailed sources, orthogonal mixing, no noise."""
+    return mix(sergio7(n_points, rng), orthogonal_mixing(7, rng))
 
 
-def speech_files(folder: Path) -> list[list[Path]]:
-    """Per language its prompts of more than a second; an empty list where there are none."""
-    found = []
-    for language in LANGUAGES:
-        files = {path.resolve() for path in folder.glob(f"{language}*/**/*.wav")}
-        found.append(sorted(path for path in files if path.stat().st_size > 16000))
-    return found
-
-
-def speech4(files: list[list[Path]], rng: Generator, n_points: int) -> Array:
+def speech4(speech: Speech, rng: Generator, n_points: int) -> Array:
     """Four speakers at random times in a window of 5000 samples, orthogonal mixing, no noise."""
-    window, sources = 5000, []
-    for prompts in files:
-        samples = np.empty(0)
-        while len(samples) <= window:
-            with wave.open(str(prompts[rng.integers(len(prompts))])) as file:
-                samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(
-                    np.float64
-                )
-        start = rng.integers(len(samples) - window)
-        sources.append(samples[start : start + window])
-    chosen = rng.choice(window, n_points, replace=False)
-    return _standardised(np.stack(sources, axis=1)[chosen]) @ _orthogonal(4, rng).T
+    return mix(speech.draw(n_points, rng), orthogonal_mixing(4, rng))
 
 
-def data_sets(speech: Path) -> dict[str, Callable[[Generator, int], Array]]:
+def data_sets(folder: Path) -> dict[str, Callable[[Generator, int], Array]]:
     """By name; speech only where the recordings are installed."""
-    sets = {"spike-slab 4": spike_and_slab4, "laplace4": laplace4, "sergio7": sergio7}
-    files = speech_files(speech)
-    if all(files):
-        sets["speech4"] = partial(speech4, files)
+    sets = {"spike-slab 4": spike_and_slab4, "laplace4": laplace4, "sergio7": sergio7_rotated}
+    with suppress(FileNotFoundError):
+        sets["speech4"] = partial(speech4, load_speech(folder, LANGUAGES))
     return sets
