@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -281,9 +282,9 @@ REFUSED = {
     "complex": (array(MIXTURE + 1j), ["mix.npy"], "complex"),
     "3-D": (array(MIXTURE[None]), ["mix.npy"], "3 dimensions"),
     "few samples": (
-        array(MIXTURE[:2]),
+        array(np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 2.0], [1.0, 1.0, 1.0]])),
         ["mix.npy"],
-        "channels of 2 samples have only rank 1|identical",
+        "3 channels of 3 samples have only rank 2",
     ),
     "text": (lambda: Path("mix.csv").write_text("a,b\n1,x\n"), ["mix.csv"], "line 2, column 2"),
     "truncated": (cut_audio, ["mix.wav"], "mix.wav: it was cut off"),
@@ -514,7 +515,7 @@ def test_progress_is_drawn_on_a_terminal_only():
             drawn += piece
     os.close(controller)
     assert done.returncode == 0
-    assert b"run 1 of" in drawn
+    assert re.search(rb"run \d+ of \d+", drawn)
     assert b"iteration" in drawn
     json.loads(done.stdout)
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
 
 

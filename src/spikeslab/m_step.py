@@ -87,7 +87,7 @@ def solve_regression(old: Array, yz: Array, zz: Array) -> Array:
     tie = _TIE * zz.trace() / len(zz) or 1.0  # 1: all latents are always 0
     tied = zz.copy()
     tied.flat[:: len(zz) + 1] += tie
-    solution: Array = np.linalg.solve(tied, (yz + tie * old).T)  # type: ignore[assignment]
+    solution: Array = np.linalg.solve(tied, (yz + tie * old).T)
     return solution.T
 
 

@@ -261,7 +261,7 @@ def maximise_noise_free(
             small = state.objective - before < tol * n_points
             quiet = np.where(small, quiet + 1, 0)
         done = np.zeros(len(alive), bool)
-        for i, r in enumerate(alive):
+        for i, r in enumerate(alive.tolist()):
             run = runs[r]
             run.log_likelihood = float(state.log_likelihood[i]) / n_points
             if not interrupted:
@@ -269,7 +269,7 @@ def maximise_noise_free(
                 run.n_iter = iteration
             if interrupted:
                 run.reason = "interrupted"
-            elif callback is not None and callback(int(r), iteration, run.log_likelihood):
+            elif callback is not None and callback(r, iteration, run.log_likelihood):
                 run.reason = "callback"
             elif quiet[i] >= _PATIENCE:
                 run.converged, run.reason = True, "converged"
@@ -277,7 +277,7 @@ def maximise_noise_free(
                 continue
             done[i] = True
         if done.any():
-            for i in np.flatnonzero(done):
+            for i in np.flatnonzero(done).tolist():
                 only = np.arange(len(alive)) == i
                 runs[alive[i]].matrix = state.matrix[i]
                 runs[alive[i]].prior = _rows(state.prior, only)

@@ -82,7 +82,7 @@ class Inference:
         self._tree = Tree(self._gram, prior.weights, prior.means, prior.variances)
         mean, variance, covariance = self._tree.reference()
         n_features, n_latents = mixing.shape
-        gain = precise @ covariance
+        gain: Array = precise @ covariance
         if n_latents > n_features or (self._gram.diagonal() * variance).max() > _STEEP:
             gain = _regression(mixing, precision, variance)
         self._gain = gain

@@ -347,8 +347,9 @@ def check_mixture(X: ArrayLike) -> np.ndarray:
     centred = X - X.mean(axis=0, dtype=np.float64)
     correlation = centred / np.linalg.norm(centred, axis=0)
     correlation = correlation.T @ correlation
-    a, b = np.unravel_index(np.argmax(np.triu(correlation, 1)), correlation.shape)
-    if correlation[a, b] > 1 - 1e-12:
+    similarity = np.abs(np.triu(correlation, 1))
+    a, b = np.unravel_index(np.argmax(similarity), similarity.shape)
+    if similarity[a, b] > 1 - 1e-12:
         raise ValueError(f"channels {a + 1} and {b + 1} are identical but for scale: drop one")
     rank = int((np.linalg.eigvalsh(correlation) > 1e-12).sum())
     if rank < n_channels:

@@ -1,7 +1,9 @@
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-_Array = NDArray[np.float64]
+_Array = NDArray[np.floating[Any]]
 
 def available() -> list[str]:
     """Names of the kernels this CPU can run, the best first."""

@@ -25,7 +25,7 @@ def whiten(X: ArrayLike, n_sources: int | None = None) -> tuple[Array, Array]:
         ``(X - X.mean(0)) @ whitener.T``, with ``Z.T @ Z / N`` the identity.
     whitener : array of shape (H, D)
     """
-    X = check_array(X, dtype=np.float64, ensure_min_samples=2, input_name="X")
+    X = np.asarray(check_array(X, dtype=np.float64, ensure_min_samples=2, input_name="X"))
     n_samples, n_features = X.shape
     wanted = n_features if n_sources is None else n_sources
     check_integer("n_sources", wanted, 1)

@@ -136,13 +136,14 @@ def kernel_generalised_variance(sources: Array, kernel: Kernel) -> tuple[float, 
     J_B = np.linalg.solve(roots.transpose(0, 2, 1), centred @ J.transpose(0, 2, 1))
     slope = -(U_B @ J + J_B @ U)
     both = U_B @ J_B.transpose(0, 2, 1)
-    np.add.at(slope.transpose(0, 2, 1), (source, pivots), (both + both.transpose(0, 2, 1)) / 2)
+    at = (source, pivots)
+    np.add.at(slope.transpose(0, 2, 1), at, (both + both.transpose(0, 2, 1)) / 2)  # type: ignore[arg-type]
 
     # C = exp(-(y_n - y_pivot)^2 / (2 width^2))
     away = sources[:, None, :] - sources[source, pivots][:, :, None]
     slope *= (roots @ factors) * away
     gradient = -slope.sum(axis=1)
-    np.add.at(gradient, (source, pivots), slope.sum(axis=2))
+    np.add.at(gradient, at, slope.sum(axis=2))  # type: ignore[arg-type]
     return value, gradient / kernel.width**2
 
 
@@ -155,7 +156,8 @@ def incomplete_cholesky(sources: Array, kernel: Kernel) -> tuple[Array, Array, A
     n_sources, n_samples = sources.shape
     source = np.arange(n_sources)
     factors = np.empty((n_sources, min(16, n_samples), n_samples))
-    pivots, used = [], []
+    pivots: list[Array] = []
+    used: list[Array] = []
     residual = np.ones_like(sources)
     while True:
         needed = residual.sum(axis=1) > kernel.precision * n_samples

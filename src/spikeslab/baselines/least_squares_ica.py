@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import RandomState
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve
 from sklearn.utils import check_random_state
 
@@ -35,7 +35,7 @@ class Ratio(NamedTuple):
         Times half the squared norm of the coefficients, it is added to the squared loss.
     """
 
-    centres: Array
+    centres: NDArray[np.intp]
     width: float
     ridge: float
 
@@ -118,7 +118,7 @@ def squared_loss_mutual_information(sources: Array, ratio: Ratio) -> tuple[float
 
 
 def choose_ratio(examples: list[Array], rng: RandomState) -> Ratio:
-    """Width and ridge with the smallest cross-validated squared loss over example sources (H, N)."""
+    """Width and ridge with the smallest cross-validated squared loss over examples (H, N)."""
     n_samples = examples[0].shape[1]
     size = min(_MOST_BASIS_FUNCTIONS, n_samples)
     centres = rng.choice(n_samples, size, replace=False)
@@ -135,7 +135,9 @@ def choose_ratio(examples: list[Array], rng: RandomState) -> Ratio:
     return Ratio(centres, _WIDTHS[width], _RIDGES[ridge])
 
 
-def held_out_losses(sources: Array, centres: Array, width: float, folds: list[Array]) -> Array:
+def held_out_losses(
+    sources: Array, centres: NDArray[np.intp], width: float, folds: list[NDArray[np.intp]]
+) -> Array:
     """The mean loss a' G a / 2 - h' a on the folds, of coefficients a fitted to the others, for
     every ridge.
     """
@@ -166,7 +168,7 @@ def _gaussians(source: Array, centres: Array, width: float) -> Array:
     return np.exp((source - centres[:, None]) ** 2 / (-2 * width**2))
 
 
-def _joint_gaussians(sources: Array, centres: Array, width: float) -> Array:
+def _joint_gaussians(sources: Array, centres: NDArray[np.intp], width: float) -> Array:
     """Gaussians of all H coordinates together (b, N) at every sample."""
     squares = (sources**2).sum(axis=0)
     distances = squares[centres, None] + squares - 2 * sources[:, centres].T @ sources

@@ -20,7 +20,6 @@ from ..statistics import Expectation, Statistics
 ITERATIONS = 300
 HIGH = 0.2  # nats per point below the best run that still count as a high likelihood
 _LEARNED = frozenset({"components", "prior", "noise"})  # the paper's model has no offset
-_BIN = 5.0  # degrees, of the histogram of deviations from orthogonality
 
 
 def paper_start(Y: Array, n_latents: int, noise: str, rng: Generator) -> Parameters:
@@ -95,20 +94,3 @@ def recovery_errors(found: Parameters, truth: Parameters) -> dict[str, float]:
         "pi": float(np.abs(pi).mean()),
         "Sigma": float(np.linalg.norm(scatter) / np.linalg.norm(truth.noise.covariance)),
     }
-
-
-def orthogonality_threshold(deviations: Sequence[float]) -> float:
-    """The paper's rule for "the most orthogonal runs": the minimum after the first cluster of the
-    histogram of the deviations from orthogonality, in degrees.
-
-    The paper shows the rule by an arrow. Ours: with bins of 5 degrees, climb from the first run to
-    the first peak and go down behind it for as long as the counts fall; the threshold is the lower
-    edge of the last bin reached if it is empty, else its upper edge.
-    """
-    counts, edges = np.histogram(deviations, bins=np.arange(0.0, 90.0 + _BIN, _BIN))
-    at = int(np.argmax(counts > 0))
-    while at + 1 < len(counts) and counts[at + 1] >= counts[at]:
-        at += 1
-    while at + 1 < len(counts) and counts[at + 1] < counts[at]:
-        at += 1
-    return float(edges[at] if counts[at] == 0 else edges[at + 1])

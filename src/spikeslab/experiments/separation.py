@@ -14,9 +14,9 @@ from .._arrays import Array
 from ..baselines import fast_ica, jade, kernel_ica, least_squares_ica
 from ..datasets import mix, orthogonal_mixing
 from ..metrics import amari_index, orthogonality_deviation
-from ..separation import separate
+from ..separation import orthogonality_threshold, separate
 from .plan import Plan
-from .protocol import em, orthogonality_threshold, paper_start
+from .protocol import em, paper_start
 from .sources import N_SOURCES, Benchmark, benchmarks, draw
 from .trials import Finished, Outcome, Settings, Trial, cells, generator
 

@@ -14,6 +14,7 @@ import numpy as np
 from .. import plotting
 from .._arrays import Array
 from .._checks import check_real
+from ..parameters import Parameters
 from ..posterior import Posterior
 from . import findings
 from .audio import Excerpt, playable, wav_uri
@@ -203,11 +204,12 @@ def _posterior(
     """Pictures of the posterior where the mixture is strongest, and the samples they show."""
     if separation.method != "noisy":  # nothing is uncertain
         return [], (0, 0)
+    parameters = separation.model.parameters_
+    assert isinstance(parameters, Parameters)
     data = separation.data - separation.data.mean(axis=0, dtype=np.float64)
     length = min(_STRETCH, len(data))
     energy = np.concatenate([[0.0], np.cumsum((data**2).sum(axis=1))])
     first = int(np.argmax(energy[length:] - energy[:-length]))
-    parameters = separation.model.parameters_
     rows = separation.data[first : first + length] - parameters.offset
     posterior = Posterior(parameters.shifted(-parameters.offset), rows)
     deviation = np.sqrt(np.maximum(_diagonal(posterior.covariance()), 0.0))
