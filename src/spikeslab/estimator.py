@@ -334,7 +334,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
 
         pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else nullcontext()
         with pool as executor:
-            data = Expectation(X, model.noise, mean, None if side_by_side else executor)
+            blocks_on = None if side_by_side else executor
+            data = Expectation(X, model.noise, mean, blocks_on, self._infer)
             if side_by_side and executor is not None:
                 futures: list[Future[Result]] = []
                 try:
@@ -377,7 +378,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
     def transform(self, X) -> np.ndarray:
         """Posterior mean of the latents, shape (n_samples, n_components)."""
         X, parameters = self._checked(X)
-        inference = Inference(parameters.shifted(-parameters.offset))
+        inference = self._infer(parameters.shifted(-parameters.offset))
         latents = np.empty((len(X), parameters.n_latents), X.dtype)
         for rows, block in self._centred_blocks(X, inference.n_states):
             latents[rows] = inference.moments(block, each=True).mean
@@ -386,7 +387,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
     def score_samples(self, X) -> Array:
         """Log density of each sample."""
         X, parameters = self._checked(X)
-        inference = Inference(parameters.shifted(-parameters.offset))
+        inference = self._infer(parameters.shifted(-parameters.offset))
         densities = np.empty(len(X))
         for rows, block in self._centred_blocks(X, inference.n_states):
             densities[rows] = inference.log_evidence(block)
@@ -404,6 +405,10 @@ class GaussianSparseCoding(SparseCodingEstimator):
     def n_parameters(self) -> int:
         """Free numbers of the fitted model."""
         return self._model().n_parameters(self._fitted())
+
+    def _infer(self, parameters: Parameters) -> Inference:
+        """The posterior of the latents for given parameters."""
+        return Inference(parameters)
 
     def _checked(self, X) -> tuple[np.ndarray, Parameters]:
         parameters = self._fitted()

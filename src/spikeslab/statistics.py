@@ -75,6 +75,8 @@ class Expectation:
         Subtracted from the data; the parameters describe the shifted data.
     executor : concurrent.futures.Executor, optional
         Where to compute blocks side by side.
+    infer : callable, optional
+        What makes the posterior of given parameters: exact inference, or anything with its methods.
 
     Attributes
     ----------
@@ -88,8 +90,10 @@ class Expectation:
         noise_kind: str = "isotropic",
         shift: ArrayLike = 0.0,
         executor: Executor | None = None,
+        infer: Callable[[Parameters], Inference] = Inference,
     ) -> None:
         self._data, self._shift, self._executor = X, np.asarray(shift, np.float64), executor
+        self._infer = infer
         self._kept = self._rows(slice(None)) if len(X) <= _MOST_POINTS else None
         product = NOISES[noise_kind].product
         self.y, self.yy = np.zeros(X.shape[1]), np.zeros(())
@@ -106,7 +110,7 @@ class Expectation:
         return np.subtract(self._data[rows], self._shift, dtype=np.float64)
 
     def __call__(self, parameters: Parameters) -> Statistics:
-        inference = Inference(parameters)
+        inference = self._infer(parameters)
 
         def expect(rows: slice) -> Statistics:
             block = self._rows(rows)
