@@ -282,7 +282,7 @@ REFUSED = {
     "complex": (array(MIXTURE + 1j), ["mix.npy"], "complex"),
     "3-D": (array(MIXTURE[None]), ["mix.npy"], "3 dimensions"),
     "few samples": (
-        array(np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 2.0], [1.0, 1.0, 1.0]])),
+        array(np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 2.0], [1.0, 1.0, 3.0]])),
         ["mix.npy"],
         "3 channels of 3 samples have only rank 2",
     ),
