@@ -11,22 +11,17 @@ import os
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
-
-import numpy as np
 
 from convergence import e_steps_needed
 from fit_speed import whole_fit
 from kernel_speed import against_numpy, sizes, three_components
+from machine import machine
 from measure import Settings, Table
 from peak_memory import memory
 from problems import SPEECH
-from spikeslab._kernel import available, chosen
 
 HERE = Path(__file__).parent
 SECTIONS: dict[str, Callable[[Settings], Table]] = {
@@ -37,37 +32,6 @@ SECTIONS: dict[str, Callable[[Settings], Table]] = {
     "e": e_steps_needed,
     "f": memory,
 }
-
-
-def _output(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
-    except FileNotFoundError:
-        return "unknown"
-
-
-def _cpu() -> str:
-    info, facts = Path("/proc/cpuinfo"), {}
-    if info.exists():
-        for line in info.read_text().splitlines():
-            key, _, value = line.partition(":")
-            facts.setdefault(key.strip(), value.strip())
-    name = facts.get("model name", platform.processor() or platform.machine())
-    if "cpu family" in facts:
-        name += f" (family {facts['cpu family']}, model {facts['model']})"
-    return name
-
-
-def machine() -> str:
-    load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
-    return (
-        f"{_cpu()}, {os.cpu_count()} cores, {platform.system()}; "
-        f"kernel {chosen()} (of {', '.join(available())}); "
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {version('scipy')}, "
-        f"GCC {_output('g++', '-dumpfullversion')}; spikeslab {version('spikeslab')}, "
-        f"commit {_output('git', '-C', str(HERE), 'describe', '--always', '--dirty')}; "
-        f"load average at the start {load}."
-    )
 
 
 def others_seconds() -> float | None:
