@@ -1,8 +1,8 @@
-"""Speed of the exact engine: `python benchmarks/engine.py [--quick] [--write]`.
+"""Speed of the exact engine: `python benchmarks/engine.py > benchmarks/results/engine.md`.
 
-Prints Markdown tables of ratios measured in one run with the target beside each number; --write
-also puts them into RESULTS.md. Everything runs on one thread, except where two are compared with
-one. Competitors take turns and the best time of each counts.
+Prints Markdown tables of ratios measured in one run with the target beside each number. Everything
+runs on one thread, except where two are compared with one. Competitors take turns and the best time
+of each counts.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from measure import Settings, Table
 from peak_memory import memory
 from problems import SPEECH
 
-HERE = Path(__file__).parent
 SECTIONS: dict[str, Callable[[Settings], Table]] = {
     "a": against_numpy,
     "b": three_components,
@@ -62,7 +61,6 @@ def main() -> None:
     every = "".join(SECTIONS)
     parser = argparse.ArgumentParser(description="Speed of the exact engine, as ratios.")
     parser.add_argument("--quick", action="store_true", help="fewer repeats and seeds: a minute")
-    parser.add_argument("--write", action="store_true", help="also write RESULTS.md")
     parser.add_argument("--only", default=every, metavar="LETTERS", help="sections, such as ac")
     parser.add_argument(
         "--speech",
@@ -74,12 +72,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not set(arguments.only) <= set(every):
         parser.error(f"--only takes letters out of {every}, got {arguments.only}")
-    parts = []
     for part in report(Settings(arguments.quick, arguments.speech), arguments.only):
         print(part, flush=True)
-        parts.append(part)
-    if arguments.write:
-        (HERE / "RESULTS.md").write_text("\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Quality and speed of `separate` beside ICA: `python benchmarks/separation.py [--write]`.
+"""Quality and speed of `separate` beside ICA:
+`python benchmarks/separation.py > benchmarks/results/separation.md`.
 
-Every method sees the same mixtures. Finished draws are kept in a file and not run again; the tables
-are made from all of them. --write puts the tables into results/separation.md.
+Prints Markdown tables. Every method sees the same mixtures. Finished draws are kept in a file and
+not run again.
 """
 
 import argparse
@@ -108,7 +109,6 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="cells with TEXT in their name")
     parser.add_argument("--ours", action="store_true", help="only separate, no ICA")
     parser.add_argument("--no-speed", action="store_true", help="leave out the times")
-    parser.add_argument("--write", action="store_true", help="also write results/separation.md")
     parser.add_argument("--speech", type=Path, default=SPEECH, metavar="DIR", help="(%(default)s)")
     parser.add_argument(
         "--keep",
@@ -146,10 +146,7 @@ def main() -> None:
     parts.append(number_table(groups["number"], found, OURS))
     if not arguments.no_speed:
         parts.append(speed(Settings(False, arguments.speech)).markdown())
-    text = "\n".join(parts)
-    print(text)
-    if arguments.write:
-        (HERE / "results" / "separation.md").write_text(text.rstrip() + "\n")
+    print("\n".join(parts).rstrip())
 
 
 if __name__ == "__main__":
