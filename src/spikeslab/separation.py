@@ -381,38 +381,44 @@ def _check_number(n_sources: int, n_channels: int, method: str, select: str) -> 
 
 
 class _Search:
-    """All candidates fitted so far, and the choice among them."""
+    """The candidates fitted so far, and the choice among them."""
 
     def __init__(self, mixture: Mixture, method: str, select: str, n_init: int | None) -> None:
         self.mixture, self.method, self.select, self.n_init = mixture, method, select, n_init
-        self.candidates: list[Candidate] = []
+        self._noisy: list[Candidate] = []
+        self._noise_free: dict[int, Candidate] = {}  # by number of sources
 
     def fit(self, n_sources: int) -> Candidate:
         """The best candidate with a given number of sources."""
         mixture, method = self.mixture, self.method
         n_channels = mixture.data.shape[1]
-        tried: list[Candidate] = []
         if self.select == "orthogonality":
             return self._most_orthogonal(n_sources)
         noise_free = None
         if method != "noisy" and n_sources <= n_channels:
-            noise_free = fit_noise_free(
-                mixture,
-                n_sources,
-                orthogonal=method == "orthogonal",
-                n_init=self.n_init or 12,
-            )
-            tried.append(noise_free)
+            noise_free = self.noise_free(n_sources)
+        noisy: list[Candidate] = []
         affordable = 2.0**n_sources * mixture.n_search <= _AFFORDABLE
         if (
             method == "noisy"
             or n_sources > n_channels
             or (method == "auto" and affordable and n_sources <= _MOST_NOISY)
         ):
-            tried += fit_noisy(mixture, n_sources, noise_free, self.n_init)
-        self.candidates += tried
+            noisy = fit_noisy(mixture, n_sources, noise_free, self.n_init)
+            self._noisy += noisy
+        tried = [noise_free, *noisy] if noise_free else noisy
         admissible = [candidate for candidate in tried if self.admissible(candidate)] or tried
         return max(admissible, key=self.criterion)
+
+    def noise_free(self, n_sources: int) -> Candidate:
+        if n_sources not in self._noise_free:
+            self._noise_free[n_sources] = fit_noise_free(
+                self.mixture,
+                n_sources,
+                orthogonal=self.method == "orthogonal",
+                n_init=self.n_init or 12,
+            )
+        return self._noise_free[n_sources]
 
     def _most_orthogonal(self, n_sources: int) -> Candidate:
         """The most likely of the most orthogonal runs of the paper's model."""
@@ -424,17 +430,30 @@ class _Search:
         kept = [i for i, deviation in enumerate(deviations) if deviation <= most]
         best = max(kept, key=lambda i: candidate.attempts[i].log_likelihood)
         candidate = replace(candidate, best=best)
-        self.candidates.append(candidate)
+        self._noisy.append(candidate)
         return candidate
 
     def number(self) -> Candidate:
-        """The best candidate of any number of sources up to that of the channels."""
-        best: Candidate | None = None
-        for n_sources in range(1, self.mixture.data.shape[1] + 1):
-            candidate = self.fit(n_sources)
-            if best is None or self._evidence(candidate) > self._evidence(best):
+        """The best candidate of any number of sources up to that of the channels.
+
+        Models without noise are fitted for all of them; from the best of these the number goes up,
+        or else down, for as long as that is better. So the models with noise, whose cost doubles
+        with every source, are fitted for few.
+        """
+        numbers = range(1, self.mixture.data.shape[1] + 1)
+        guides = [self._evidence(self.noise_free(n)) for n in numbers]
+        begin = numbers[int(np.argmax(guides))]
+        best = self.fit(begin)
+        for way in (1, -1):
+            n_sources = begin + way
+            while n_sources in numbers:
+                candidate = self.fit(n_sources)
+                if self._evidence(candidate) <= self._evidence(best):
+                    break
                 best = candidate
-        assert best is not None
+                n_sources += way
+            if best.n_sources != begin:
+                break
         return best
 
     def criterion(self, candidate: Candidate) -> float:
@@ -455,7 +474,9 @@ class _Search:
         return candidate.noise_variance <= least
 
     def runs(self, best: Candidate) -> tuple[SeparationRun, ...]:
-        """Records of everything that was fitted."""
+        """Records of everything that took part in the choice."""
+        guides_only = self.method == "noisy" or self.select == "orthogonality"
+        noise_free = [] if guides_only else list(self._noise_free.values())
         n_samples = len(self.mixture.data)
         return tuple(
             SeparationRun(
@@ -473,7 +494,7 @@ class _Search:
                 admissible=self.admissible(candidate),
                 chosen=candidate is best and number == candidate.best,
             )
-            for candidate in self.candidates
+            for candidate in [*noise_free, *self._noisy]
             for number, attempt in enumerate(candidate.attempts)
         )
 
