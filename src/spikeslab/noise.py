@@ -7,14 +7,14 @@ needed and the M-step is the same line for all three.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
-from ._arrays import Array, as_array, frozen
+from ._arrays import Array, as_array, frozen, unchecked
 
 
 class Noise(Protocol):
@@ -181,6 +181,12 @@ class DiagonalNoise:
         return cls(np.maximum(scatter, floor))
 
 
+def _cholesky(matrix: Array) -> Array | None:
+    """The lower factor of a positive definite matrix, or None of another."""
+    factor, failed = dpotrf(matrix, lower=1, clean=1)
+    return None if failed else factor
+
+
 @dataclass(frozen=True, eq=False)
 class FullNoise:
     """Noise of any covariance."""
@@ -195,16 +201,15 @@ class FullNoise:
         ):
             raise ValueError("covariance must be square and symmetric")
         covariance = (covariance + covariance.T) / 2
-        try:
-            factor = cho_factor(covariance, lower=True)
-        except np.linalg.LinAlgError:
+        root = _cholesky(covariance)
+        if root is None:
             smallest = np.linalg.eigvalsh(covariance)[0]
             raise ValueError(
                 f"covariance must be positive definite, but its smallest eigenvalue is {smallest:g}"
-            ) from None
-        frozen(self, covariance=covariance, _factor=factor)
+            )
+        frozen(self, covariance=covariance, root=root)
 
-    _factor: tuple[Array, bool] = None  # type: ignore[assignment]  # set from the covariance
+    root: Array = field(init=False, repr=False)  # lower Cholesky factor
 
     @property
     def n_features(self) -> int:
@@ -220,17 +225,13 @@ class FullNoise:
 
     @cached_property
     def log_det(self) -> float:
-        return 2 * float(np.log(np.diag(self._factor[0])).sum())
+        return 2 * float(np.log(self.root.diagonal()).sum())
 
     def solve(self, M: Array) -> Array:
-        return cho_solve(self._factor, M, check_finite=False)
+        return np.asarray(dpotrs(self.root, M, lower=1)[0])
 
     def apply(self, M: Array) -> Array:
         return self.covariance @ M
-
-    @cached_property
-    def root(self) -> Array:
-        return np.tril(self._factor[0])
 
     @property
     def precision(self) -> Array:
@@ -246,10 +247,12 @@ class FullNoise:
 
     @classmethod
     def from_scatter(cls, scatter: Array, n_features: int, floor: float) -> FullNoise:
-        values, vectors = np.linalg.eigh(scatter)
-        if values[0] < floor:
+        above = scatter - floor * np.eye(n_features)
+        if _cholesky(above) is None:
+            values, vectors = np.linalg.eigh(scatter)
             scatter = (vectors * np.maximum(values, floor)) @ vectors.T
-        return cls(scatter)
+        root = _cholesky(scatter)
+        return cls(scatter) if root is None else unchecked(cls, covariance=scatter, root=root)
 
 
 NOISES: dict[str, type[IsotropicNoise] | type[DiagonalNoise] | type[FullNoise]] = {

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtrs
 
 from ._arrays import Array
 from ._kernel import Observed, Tree
@@ -31,7 +31,7 @@ def _regression(mixing: Array, precision: Array, variance: Array) -> Array:
 
 
 def _solve_root(root: Array, M: Array) -> Array:
-    return solve_triangular(root, M, lower=True, check_finite=False)
+    return np.asarray(dtrtrs(root, M, lower=1)[0])
 
 
 class Moments(NamedTuple):
