@@ -23,7 +23,8 @@ class Subspace:
     unwhitening : array of shape (D, H)
         The inverse of `whitening` within the subspace.
     residual_variance : float
-        Variance of each direction outside of the subspace; 0 where there is none.
+        Variance of each direction outside of the subspace, at least what rounding leaves; 0 where
+        there is no such direction.
     log_constant : float
         What makes a log density of the white signals, per sample, one of the data.
     """
@@ -46,10 +47,12 @@ class Subspace:
             )
         roots = np.sqrt(values[:n_sources])
         outside = len(mean) - n_sources
-        residual = max(float(values[n_sources:].mean()), 1e-300) if outside else 0.0
+        residual = 0.0
         constant = -float(np.log(roots).sum())
         if outside:
-            constant -= outside / 2 * (np.log(2 * np.pi * residual) + 1)
+            left = max(float(values[n_sources:].mean()), 0.0)
+            residual = max(left, _NOTHING * float(values[0]))
+            constant -= outside / 2 * (np.log(2 * np.pi * residual) + left / residual)
         kept = vectors[:, :n_sources]
         return cls(mean, (kept / roots).T, kept * roots, residual, constant)
 
