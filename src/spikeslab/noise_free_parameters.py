@@ -58,6 +58,9 @@ class NoiseFreeParameters:
                 f"without noise there can be no more sources than signals, "
                 f"got {n_latents} of {n_features}"
             )
+        directions = mixing / np.maximum(np.linalg.norm(mixing, axis=0), 1e-300)
+        if np.linalg.matrix_rank(directions) < n_latents:
+            raise ValueError("the columns of mixing must be linearly independent")
         if not self.prior.variances.min() > 0:
             raise ValueError("without noise the spikes must be soft: variances must be positive")
         residual = float(self.residual_variance)
@@ -101,7 +104,9 @@ class NoiseFreeParameters:
             logs = np.log(prior.weights) - np.log(2 * np.pi * prior.variances) / 2
         logs = logs - (x[:, :, None] - prior.means) ** 2 / (2 * prior.variances)
         each = logsumexp(logs, axis=2)
-        log_evidence = each.sum(axis=1) + np.linalg.slogdet(self.unmixing @ self.unmixing.T)[1] / 2
+        # not from a determinant: channels may be on very different scales
+        log_volume = np.log(np.linalg.svd(self.mixing, compute_uv=False)).sum()
+        log_evidence = each.sum(axis=1) - log_volume
         outside = self.n_features - self.n_latents
         if outside:
             rest = centred - x @ self.mixing.T
