@@ -243,6 +243,11 @@ def maximise_noise_free(
         A run ends when three iterations in a row gain less than `tol` per point.
     callback : callable, optional
         Called with (run, iteration, log-likelihood per point); returning True ends that run.
+
+    Returns
+    -------
+    list of NoiseFreeRun
+        Also after Ctrl-C: where the runs were, with reason "interrupted".
     """
     n_points = signals.shape[1]
     densities = Densities(signals, family, learn=learn, orthogonal=orthogonal)
@@ -250,38 +255,39 @@ def maximise_noise_free(
     runs = [NoiseFreeRun(matrix[r], prior) for r in range(len(matrix))]
     alive = np.arange(len(matrix))
     quiet = np.zeros(len(matrix), np.int64)
-    interrupted = False
-    for iteration in range(max_iter + 1):
-        if iteration > 0:
-            before = state.objective
-            try:
+
+    def settle(i: int) -> None:
+        """Let the run at place i of the state end here."""
+        run = runs[alive[i]]
+        run.log_likelihood = float(state.log_likelihood[i]) / n_points
+        run.matrix = state.matrix[i]
+        run.prior = _rows(state.prior, np.arange(len(alive)) == i)
+
+    try:
+        for iteration in range(max_iter + 1):
+            if iteration > 0:
+                before = state.objective
                 state = densities.step(state)
-            except KeyboardInterrupt:
-                interrupted = True
-            small = state.objective - before < tol * n_points
-            quiet = np.where(small, quiet + 1, 0)
-        done = np.zeros(len(alive), bool)
+                small = state.objective - before < tol * n_points
+                quiet = np.where(small, quiet + 1, 0)
+            values = (state.log_likelihood / n_points).tolist()
+            for r, value in zip(alive.tolist(), values, strict=True):
+                runs[r].history.append(value)
+                runs[r].n_iter = iteration
+            done = np.full(len(alive), iteration == max_iter)
+            for i, r in enumerate(alive.tolist()):
+                if callback is not None and callback(r, iteration, values[i]):
+                    runs[r].reason, done[i] = "callback", True
+                elif quiet[i] >= _PATIENCE:
+                    runs[r].converged, runs[r].reason, done[i] = True, "converged", True
+            if done.any():
+                for i in np.flatnonzero(done).tolist():
+                    settle(i)
+                state, alive, quiet = _picked(state, ~done), alive[~done], quiet[~done]
+            if len(alive) == 0:
+                break
+    except KeyboardInterrupt:
         for i, r in enumerate(alive.tolist()):
-            run = runs[r]
-            run.log_likelihood = float(state.log_likelihood[i]) / n_points
-            if not interrupted:
-                run.history.append(run.log_likelihood)
-                run.n_iter = iteration
-            if interrupted:
-                run.reason = "interrupted"
-            elif callback is not None and callback(r, iteration, run.log_likelihood):
-                run.reason = "callback"
-            elif quiet[i] >= _PATIENCE:
-                run.converged, run.reason = True, "converged"
-            elif iteration < max_iter:
-                continue
-            done[i] = True
-        if done.any():
-            for i in np.flatnonzero(done).tolist():
-                only = np.arange(len(alive)) == i
-                runs[alive[i]].matrix = state.matrix[i]
-                runs[alive[i]].prior = _rows(state.prior, only)
-            state, alive, quiet = _picked(state, ~done), alive[~done], quiet[~done]
-        if len(alive) == 0:
-            break
+            settle(i)
+            runs[r].converged, runs[r].reason = False, "interrupted"
     return runs

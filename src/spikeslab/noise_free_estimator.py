@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -25,6 +26,8 @@ _SEARCH_POINTS = 5000  # enough to tell good starts from bad ones
 _SEARCH_VARIANCE = 1e-2  # narrower components are for later: they stick to single points
 _HEAVY_TAILED_STARTS = 2
 _REFINED = 2  # of the searched starts
+
+Told = Callable[[int, int, float], object]  # run, iteration, log-likelihood per sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     ----------
     components_ : array of shape (n_components, n_features)
         The generating directions, one a row; ``mixing_`` is its transpose. An active source has a
-        mean square of 1.
+        mean square of 1, or with one slab a variance of 1.
     unmixing_ : array of shape (n_components, n_features)
         Sources are ``(X - mean_) @ unmixing_.T``.
     activation_ : array of shape (n_components,)
@@ -166,7 +169,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
                 )
             runs = self._run_all(X, n_components)
         self._keep(runs)
-        if any(run.reason == "interrupted" for run in runs.refined):
+        if _interrupted([*runs.searched, *runs.refined]):
             raise KeyboardInterrupt
         return runs
 
@@ -194,29 +197,38 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         few = signals
         if len(X) > _SEARCH_POINTS:
             few = np.ascontiguousarray(signals[:, rng.choice(len(X), _SEARCH_POINTS, False)])
-        searched, starts = self._search(few, rng)
-        refined = self._refine(few, starts)
+        tell = partial(self._told, subspace.log_constant)
+        searched, starts = self._search(few, rng, tell)
+        n_told = len(searched)
+        refined = starts
+        if not _interrupted(searched):
+            refined = self._refine(few, starts, self.max_iter, tell(n_told))
+            n_told += len(starts)
         if few is not signals:
+            interrupted = _interrupted([*searched, *refined])
             best = max(refined, key=lambda run: run.log_likelihood)
             searched = [*searched, *(run for run in refined if run is not best)]
-            refined = self._refine(signals, [best])
+            max_iter = 0 if interrupted else self.max_iter
+            refined = self._refine(signals, [best], max_iter, tell(n_told))
+            if interrupted:  # seen all data once, to know how likely they are
+                refined[0].reason = "interrupted"
         return Runs(subspace, searched, refined)
 
     def _search(
-        self, signals: Array, rng: Generator
+        self, signals: Array, rng: Generator, tell: Callable[[int], Told | None]
     ) -> tuple[list[NoiseFreeRun], list[NoiseFreeRun]]:
         """Rough runs from many starts, and those of them that are worth refining."""
         H, K = len(signals), 1 + self.n_slabs
         family = replace(DENSITIES, n_slabs=self.n_slabs, smallest_variance=_SEARCH_VARIANCE)
         rotations = random_rotations(self.n_init, H, rng)
         densities = start_densities(self.n_init, H, K, rng)
-        found = self._rough(signals, rotations, densities, family, 0)
+        found = self._rough(signals, rotations, densities, family, tell(0))
         best = sorted(found, key=lambda run: -run.log_likelihood)[:_REFINED]
-        if self.unmixing == "orthogonal":
+        if self.unmixing == "orthogonal" or _interrupted(found):
             return found, best
         rotations = random_rotations(_HEAVY_TAILED_STARTS, H, rng)
         fixed = heavy_tailed(_HEAVY_TAILED_STARTS * H, K)
-        heavy = self._rough(signals, rotations, fixed, None, self.n_init)
+        heavy = self._rough(signals, rotations, fixed, None, tell(self.n_init))
         return [*found, *heavy], [*best, max(heavy, key=lambda run: run.log_likelihood)]
 
     def _rough(
@@ -225,7 +237,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         rotations: Array,
         densities: Prior,
         family: PriorFamily | None,
-        first: int,
+        told: Told | None,
     ) -> list[NoiseFreeRun]:
         """Rotations with densities to learn, or a free matrix with fixed densities."""
         return maximise_noise_free(
@@ -237,10 +249,12 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             learn=family is not None,
             max_iter=150,
             tol=1e-6,
-            callback=self._told(first),
+            callback=told,
         )
 
-    def _refine(self, signals: Array, starts: list[NoiseFreeRun]) -> list[NoiseFreeRun]:
+    def _refine(
+        self, signals: Array, starts: list[NoiseFreeRun], max_iter: int, told: Told | None
+    ) -> list[NoiseFreeRun]:
         prior = Prior(
             np.concatenate([run.prior.weights for run in starts]),
             np.concatenate([run.prior.means for run in starts]),
@@ -252,18 +266,18 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             prior,
             replace(DENSITIES, n_slabs=self.n_slabs),
             orthogonal=self.unmixing == "orthogonal",
-            max_iter=self.max_iter,
+            max_iter=max_iter,
             tol=self.tol,
-            callback=self._told(self.n_init + _HEAVY_TAILED_STARTS),
+            callback=told,
         )
 
-    def _told(self, first: int) -> Callable[[int, int, float], object] | None:
-        """The user's callback for runs numbered from `first`."""
+    def _told(self, constant: float, first: int) -> Told | None:
+        """The user's callback for runs numbered from `first`, told of densities of the data."""
         if self.callback is None:
             return None
         callback = self.callback
         return lambda run, iteration, log_likelihood: callback(
-            Progress(first + run, iteration, log_likelihood, None)
+            Progress(first + run, iteration, log_likelihood + constant, None)
         )
 
     def _keep(self, runs: Runs) -> None:
@@ -328,6 +342,10 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         return D * H + (3 * K - 2) * H + outside + (outside > 0)
 
 
+def _interrupted(runs: list[NoiseFreeRun]) -> bool:
+    return any(run.reason == "interrupted" for run in runs)
+
+
 def start_densities(n_runs: int, n_sources: int, n_components: int, rng: Generator) -> Prior:
     """Densities of three kinds in turn: skewed, bimodal, heavy-tailed; for n_runs x n_sources."""
     K = n_components
@@ -349,7 +367,7 @@ def start_densities(n_runs: int, n_sources: int, n_components: int, rng: Generat
 
 def in_data_coordinates(subspace: Subspace, run: NoiseFreeRun) -> NoiseFreeParameters:
     """Parameters of the data: the narrowest component is the spike and has mean 0, the slabs have
-    a mean square of 1.
+    a mean square of 1 (one slab: a variance of 1).
     """
     order = np.argsort(run.prior.variances, axis=1)
     weights, means, variances = (
