@@ -191,18 +191,27 @@ def fit_noise_free(
     )
 
 
+def most_likely(results: list[Result]) -> int:
+    return int(np.argmax([result.log_likelihood for result in results]))
+
+
 class Noisy:
     """A kind of model with isotropic noise, fitted by exact inference."""
 
     def __init__(self, name: str, prior: PriorFamily) -> None:
         self.name, self.prior = name, prior
 
-    def fit(self, mixture: Mixture, starts: Sequence[Start]) -> Candidate:
+    def fit(
+        self,
+        mixture: Mixture,
+        starts: Sequence[Start],
+        choose: Callable[[list[Result]], int] = most_likely,
+    ) -> Candidate:
         results = [
             self._run(mixture, mixture.search, start, number, len(starts))
             for number, start in enumerate(starts)
         ]
-        best = int(np.argmax([result.log_likelihood for result in results]))
+        best = choose(results)
         kept = results[best]
         if mixture.search is not mixture.expectation:
             last = Start(kept.parameters, _NONE)
@@ -218,7 +227,7 @@ class Noisy:
             n_init=len(starts),
             min_noise=NOISE_FLOOR,
         )
-        model.keep(results, mixture.mean)
+        model.keep(results, mixture.mean, kept)
         model.n_features_in_ = len(mixture.mean)
         attempts = [
             Attempt(
@@ -265,9 +274,8 @@ def fit_noisy(
     n_sources: int,
     noise_free: Candidate | None = None,
     n_init: int | None = None,
-    only: str | None = None,
 ) -> list[Candidate]:
-    """All kinds of models with noise that can be afforded, or only one.
+    """All kinds of models with noise that can be afforded.
 
     Few parameters are what heavy noise asks for: one prior for all sources. The paper's spike and
     slab has a prior for each source; priors of three Gaussians for each are for skewed sources and
@@ -276,18 +284,13 @@ def fit_noisy(
     overcomplete = n_sources > mixture.data.shape[1]
     start = overcomplete_start if overcomplete else rotated_start
     n_components = 3 if 3**n_sources <= _MOST_STATES else 2
-    candidates = []
-    if only in (None, SHARED):
-        family = Noisy(SHARED, PriorFamily(n_components - 1, soft_spike=True, shared=True))
-        prior = heavy_tailed(n_sources, n_components)
-        n_runs = n_init or (24 if overcomplete else 2)
-        candidates.append(family.fit(mixture, [start(mixture, prior) for _ in range(n_runs)]))
-    if only in (None, SPIKE_AND_SLAB):
-        family = Noisy(SPIKE_AND_SLAB, PriorFamily(slab_means=True, weight_count=2.0))
-        n_runs = n_init or (24 if overcomplete else 3)
-        priors = (family.prior.start(n_sources, mixture.rng) for _ in range(n_runs))
-        candidates.append(family.fit(mixture, [start(mixture, prior) for prior in priors]))
-    if only is None and noise_free is not None and n_components == 3:
+    family = Noisy(SHARED, PriorFamily(n_components - 1, soft_spike=True, shared=True))
+    prior = heavy_tailed(n_sources, n_components)
+    n_runs = n_init or (24 if overcomplete else 2)
+    candidates = [family.fit(mixture, [start(mixture, prior) for _ in range(n_runs)])]
+    n_runs = n_init or (24 if overcomplete else 3)
+    candidates.append(fit_spike_and_slab(mixture, n_sources, n_runs))
+    if noise_free is not None and n_components == 3:
         own = PriorFamily(2, soft_spike=True, slab_means=True, weight_count=1.0, variance_count=2.0)
         before = noise_free.parameters
         noise = IsotropicNoise(_FROM_NOISE_FREE.share * mixture.variance, len(before.offset))
@@ -298,6 +301,19 @@ def fit_noisy(
         ]
         candidates.append(Noisy("own priors", own).fit(mixture, starts))
     return candidates
+
+
+def fit_spike_and_slab(
+    mixture: Mixture,
+    n_sources: int,
+    n_runs: int,
+    choose: Callable[[list[Result]], int] = most_likely,
+) -> Candidate:
+    """The paper's model, with slab means."""
+    start = overcomplete_start if n_sources > mixture.data.shape[1] else rotated_start
+    family = Noisy(SPIKE_AND_SLAB, PriorFamily(slab_means=True, weight_count=2.0))
+    priors = (family.prior.start(n_sources, mixture.rng) for _ in range(n_runs))
+    return family.fit(mixture, [start(mixture, prior) for prior in priors], choose)
 
 
 def rotated_start(mixture: Mixture, prior: Prior) -> Start:

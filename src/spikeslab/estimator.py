@@ -202,15 +202,14 @@ class GaussianSparseCoding(SparseCodingEstimator):
             best = max(results, key=lambda result: result.log_likelihood)
             if not best.history:
                 raise KeyboardInterrupt
-        self.keep(results, mean)
+        self.keep(results, mean, best)
         if any(result.reason == "interrupted" for result in results):
             raise KeyboardInterrupt
         self._warn_if_cut_short(best.reason)
         return self
 
-    def keep(self, results: list[Result], mean: Array) -> None:
-        """Set the fitted attributes from the runs on data less its mean."""
-        best = max(results, key=lambda result: result.log_likelihood)
+    def keep(self, results: list[Result], mean: Array, best: Result) -> None:
+        """Set the fitted attributes from the best of the runs on data less its mean."""
         self.parameters_ = best.parameters.shifted(mean)
         self.history_ = best.history
         self.runs_ = [

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,10 @@ from .candidates import (
     Mixture,
     fit_noise_free,
     fit_noisy,
+    fit_spike_and_slab,
     reordered,
 )
+from .maximise import Result
 from .metrics import orthogonality_deviation
 from .parameters import Parameters
 from .prior import Prior
@@ -422,14 +424,15 @@ class _Search:
 
     def _most_orthogonal(self, n_sources: int) -> Candidate:
         """The most likely of the most orthogonal runs of the paper's model."""
-        (candidate,) = fit_noisy(
-            self.mixture, n_sources, n_init=self.n_init or _MANY_RUNS, only="spike and slab"
-        )
-        deviations = [self._deviation(attempt.mixing) for attempt in candidate.attempts]
-        most = orthogonality_threshold(deviations)
-        kept = [i for i, deviation in enumerate(deviations) if deviation <= most]
-        best = max(kept, key=lambda i: candidate.attempts[i].log_likelihood)
-        candidate = replace(candidate, best=best)
+
+        def choose(results: list[Result]) -> int:
+            deviations = [self._deviation(result.parameters.mixing) for result in results]
+            most = orthogonality_threshold(deviations)
+            kept = [i for i, deviation in enumerate(deviations) if deviation <= most]
+            return max(kept, key=lambda i: results[i].log_likelihood)
+
+        n_runs = self.n_init or _MANY_RUNS
+        candidate = fit_spike_and_slab(self.mixture, n_sources, n_runs, choose)
         self._noisy.append(candidate)
         return candidate
 
