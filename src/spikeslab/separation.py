@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,9 @@ def separate(
             f"select='orthogonality' chooses among runs with noise, got method={method!r}; "
             "give method='noisy' or 'auto'"
         )
-    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    if not isinstance(random_state, Integral):  # a number of its own, to get this result again
+        random_state = _draw(random_state)
+    seed = _draw(random_state)
     threads = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs or 1
     pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
 
@@ -291,7 +294,7 @@ def separate(
         "method": method,
         "select": select,
         "n_init": n_init,
-        "random_state": random_state,
+        "random_state": int(random_state),
     }
     return Separation(
         sources=model.transform(X),
@@ -306,6 +309,10 @@ def separate(
         settings=settings,
         seconds=time.perf_counter() - begun,
     )
+
+
+def _draw(random_state) -> int:
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 load_model = SparseCodingEstimator.load
