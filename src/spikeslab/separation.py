@@ -343,6 +343,11 @@ def orthogonality_threshold(deviations: Sequence[float]) -> float:
 
 def check_mixture(X: ArrayLike) -> np.ndarray:
     """The mixture as a float array; refuses what cannot be separated with a sentence."""
+    if np.ndim(X) == 1:
+        raise ValueError(
+            f"X has shape {np.shape(X)}, which is one channel: separation needs samples by "
+            "channels, and at least two of these"
+        )
     X = np.asarray(
         check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=2, input_name="X")
     )
