@@ -38,7 +38,7 @@ METHODS = ("auto", "noise_free", "orthogonal", "noisy")
 SELECTIONS = ("likelihood", "orthogonality")
 
 _MOST_NOISY = 24  # sources that exact inference serves
-_AFFORDABLE = 3e7  # state visits an E-step of the search may take before "auto" does without noise
+_AFFORDABLE = 3e7  # state visits an E-step of the search may take where nobody asked for them
 _MANY_RUNS = 40  # what a histogram of orthogonality needs
 _BIN = 5.0  # degrees, of that histogram
 
@@ -215,7 +215,8 @@ def separate(
         The mixture: samples (time) by channels.
     n_sources : int or "auto"
         Number of sources; more than channels needs noise in the model. "auto" chooses it by the
-        same comparison, from 1 to the number of channels.
+        same comparison, from 1 to the number of channels; models with noise for as many as exact
+        inference affords (12 of long data, some more of short).
     method : {"auto", "noise_free", "orthogonal", "noisy"}
         "auto" compares models with and without noise. "orthogonal" is without noise too, a rotation
         of the whitened channels.
@@ -412,11 +413,10 @@ class _Search:
         if method != "noisy" and n_sources <= n_channels:
             noise_free = self.noise_free(n_sources)
         noisy: list[Candidate] = []
-        affordable = 2.0**n_sources * mixture.n_search <= _AFFORDABLE
         if (
             method == "noisy"
             or n_sources > n_channels
-            or (method == "auto" and affordable and n_sources <= _MOST_NOISY)
+            or (method == "auto" and self._affordable(n_sources))
         ):
             noisy = fit_noisy(mixture, n_sources, noise_free, self.n_init)
             self._noisy += noisy
@@ -455,7 +455,12 @@ class _Search:
         or else down, for as long as that is better. So the models with noise, whose cost doubles
         with every source, are fitted for few.
         """
-        numbers = range(1, self.mixture.data.shape[1] + 1)
+        noisy = self.method == "noisy" or self.select == "orthogonality"
+        numbers = [
+            n
+            for n in range(1, self.mixture.data.shape[1] + 1)
+            if n == 1 or not noisy or self._affordable(n)
+        ]
         guides = [self._evidence(self.noise_free(n)) for n in numbers]
         begin = numbers[int(np.argmax(guides))]
         best = self.fit(begin)
@@ -470,6 +475,11 @@ class _Search:
             if best.n_sources != begin:
                 break
         return best
+
+    def _affordable(self, n_sources: int) -> bool:
+        """Whether nobody need ask for a model with noise and so many sources to get one."""
+        visits = 2.0**n_sources * self.mixture.n_search
+        return n_sources <= _MOST_NOISY and visits <= _AFFORDABLE
 
     def criterion(self, candidate: Candidate) -> float:
         """Log-likelihood of all samples less the number of parameters (half of AIC, negative)."""
