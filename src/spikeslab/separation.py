@@ -66,7 +66,9 @@ class SeparationRun:
     log_likelihood : float
         Per sample, as a density of the data: comparable between all families.
     criterion : float
-        Log-likelihood of all samples less the penalty; the highest is chosen.
+        Log-likelihood of all samples less the number of parameters (half of AIC, negative): the
+        highest is chosen among the models with so many sources. Numbers of sources are compared by
+        BIC.
     n_iter : int
     converged : bool
     reason : str
@@ -214,8 +216,8 @@ def separate(
     X : array of shape (N, D)
         The mixture: samples (time) by channels.
     n_sources : int or "auto"
-        Number of sources; more than channels needs noise in the model. "auto" chooses it by the
-        same comparison, from 1 to the number of channels; models with noise for as many as exact
+        Number of sources; more than channels needs noise in the model. "auto" chooses it by BIC,
+        among the best models of 1 source to as many as channels; models with noise for as many as exact
         inference affords (12 of long data, some more of short).
     method : {"auto", "noise_free", "orthogonal", "noisy"}
         "auto" compares models with and without noise. "orthogonal" is without noise too, a rotation
