@@ -217,8 +217,8 @@ def separate(
         The mixture: samples (time) by channels.
     n_sources : int or "auto"
         Number of sources; more than channels needs noise in the model. "auto" chooses it by BIC,
-        among the best models of 1 source to as many as channels; models with noise for as many as exact
-        inference affords (12 of long data, some more of short).
+        among the best models of 1 source to as many as channels; with noise, of as many as exact
+        inference affords (12 for long data, some more for short).
     method : {"auto", "noise_free", "orthogonal", "noisy"}
         "auto" compares models with and without noise. "orthogonal" is without noise too, a rotation
         of the whitened channels.
