@@ -16,13 +16,13 @@ from spikeslab.metrics import (
 )
 
 
-def written_out(O):
-    """The paper's formula for the gains O, with its sums written as loops."""
-    H = len(O)
+def written_out(gains):
+    """The paper's formula, with its sums written as loops."""
+    H = len(gains)
     total = 0.0
     for h, k in product(range(H), range(H)):
-        total += abs(O[h][k]) / max(abs(O[h][j]) for j in range(H))
-        total += abs(O[h][k]) / max(abs(O[j][k]) for j in range(H))
+        total += abs(gains[h][k]) / max(abs(gains[h][j]) for j in range(H))
+        total += abs(gains[h][k]) / max(abs(gains[j][k]) for j in range(H))
     return total / (2 * H * (H - 1)) - 1 / (H - 1)
 
 
@@ -131,8 +131,7 @@ def test_angles_are_matched_as_brute_force_would(shape):
         got = column_angles(found, true)
         if n_found >= n_true:
             best = min(
-                angles[range(n_true), order].sum()
-                for order in permutations(range(n_found), n_true)
+                angles[range(n_true), order].sum() for order in permutations(range(n_found), n_true)
             )
             np.testing.assert_allclose(got.sum(), best)
         else:

@@ -460,8 +460,9 @@ def test_data_coordinates_are_those_of_the_white_signals_moved_back():
     expected = run.log_likelihood + subspace.log_constant
     np.testing.assert_allclose(p.posterior(X).log_evidence.mean(), expected, rtol=1e-12)
     prior = p.prior
-    assert not prior.means[:, 0].any()  # the spike is at zero, and the narrowest
-    assert (prior.variances[:, :1] <= prior.variances).all()
+    assert not prior.means[:, 0].any()  # the spike is at zero, and has the highest peak
+    peak = prior.weights / np.sqrt(prior.variances)
+    assert (peak[:, :1] >= peak).all()
     slabs = prior.weights[:, 1:] * (prior.means[:, 1:] ** 2 + prior.variances[:, 1:])
     np.testing.assert_allclose(slabs.sum(axis=1) / prior.activation, 1, rtol=1e-9)
 

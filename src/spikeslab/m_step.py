@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -45,7 +45,14 @@ class Model:
         return not fixed_means.any()
 
     def canonical(self, parameters: Parameters) -> Parameters:
-        """The same density with the scale of the slabs in W, where it may move there."""
+        """The same density with the spike as component 0, which a soft one need not remain, and
+        with the scale of the slabs in W; both where the model allows it.
+        """
+        if self.prior.soft_spike and "prior" in self.learn:
+            prior, shift = parameters.prior.spike_first()
+            if not shift.any() or "mean" in self.learn:
+                offset = parameters.offset + parameters.mixing @ shift
+                parameters = replace(parameters, prior=prior, offset=offset)
         if not self.expandable(parameters.prior):
             return parameters
         return parameters.scaled_latents(1 / self.prior.canonical_scale(parameters.prior))

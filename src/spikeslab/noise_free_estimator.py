@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from sklearn.utils import check_random_state
 
-from ._arrays import Array, unchecked
+from ._arrays import Array
 from ._checks import check_choice, check_integer, check_real
 from ._estimator import Run, SparseCodingEstimator, print_run
 from .initialise import heavy_tailed, random_rotations
@@ -366,17 +366,12 @@ def start_densities(n_runs: int, n_sources: int, n_components: int, rng: Generat
 
 
 def in_data_coordinates(subspace: Subspace, run: NoiseFreeRun) -> NoiseFreeParameters:
-    """Parameters of the data: the narrowest component is the spike and has mean 0, the slabs have
-    a mean square of 1 (one slab: a variance of 1).
+    """Parameters of the data: the spike has mean 0, the slabs have a mean square of 1 (one slab: a
+    variance of 1).
     """
-    order = np.argsort(run.prior.variances, axis=1)
-    weights, means, variances = (
-        np.take_along_axis(values, order, axis=1)
-        for values in (run.prior.weights, run.prior.means, run.prior.variances)
-    )
+    prior, shift = run.prior.spike_first()
     mixing = subspace.unwhitening @ np.linalg.inv(run.matrix)
-    offset = subspace.mean + mixing @ means[:, 0]
-    prior = unchecked(Prior, weights=weights, means=means - means[:, :1], variances=variances)
+    offset = subspace.mean + mixing @ shift
     factor = 1 / replace(DENSITIES, n_slabs=prior.n_components - 1).canonical_scale(prior)
     return NoiseFreeParameters(
         mixing / factor, offset, prior.scaled(factor), subspace.residual_variance

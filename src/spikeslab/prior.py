@@ -105,6 +105,21 @@ class Prior:
         factor = np.asarray(factor)[:, None]
         return Prior(self.weights, self.means * factor, self.variances * factor**2)
 
+    def spike_first(self) -> tuple[Prior, Array]:
+        """The prior of ``x - shift`` whose spike, now at zero, is the component with the highest
+        peak, and the shift (H,). The narrowest may be a component of next to no weight.
+        """
+        with np.errstate(divide="ignore"):
+            peak = self.weights / np.sqrt(self.variances)
+        spike = peak.argmax(axis=1)[:, None] == np.arange(self.n_components)
+        order = np.argsort(np.where(spike, -1.0, self.variances), axis=1, kind="stable")
+        weights, means, variances = (
+            np.take_along_axis(values, order, axis=1)
+            for values in (self.weights, self.means, self.variances)
+        )
+        shift = means[:, 0].copy()
+        return Prior(weights, means - shift[:, None], variances), shift
+
     def sample(self, n_samples: int, rng: Generator) -> tuple[Array, np.ndarray]:
         """Latents and their component numbers, both of shape (n_samples, H)."""
         edges = np.cumsum(self.weights, axis=1)[:, :-1]
