@@ -79,11 +79,11 @@ def test_more_channels_are_reduced_to_the_principal_subspace(name):
 
 def test_jade_and_the_kernel_methods_find_the_same():
     rng = np.random.default_rng(2)
-    X = sources_of("mixed", rng, (250, 2)) @ rng.standard_normal((2, 2))
+    X = sources_of("mixed", rng, (500, 3)) @ rng.standard_normal((3, 3))
     found = [METHODS[name](X) for name in ("jade", "kernel", "least squares")]
     for one in found:
         for other in found:
-            assert amari_index(one, np.linalg.inv(other)) < 0.2
+            assert amari_index(one, np.linalg.inv(other)) < 0.13
 
 
 @pytest.mark.parametrize("name", METHODS)
