@@ -1,5 +1,11 @@
 """Fixtures that several test files use."""
 
+import os
+
+# Matrices are small here: with threads BLAS does nothing but wait for busy cores.
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
 from collections.abc import Callable
 
 import numpy as np
