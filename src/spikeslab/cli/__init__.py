@@ -45,8 +45,8 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # else Python complains at its exit about what it could not print
         return 1
-    except MemoryError:
-        return _fail("not enough memory; try fewer sources or a shorter input")
+    except MemoryError as error:
+        return _fail(str(error) or "not enough memory; try fewer sources or a shorter input")
     except OSError as error:
         of = f"{error.filename}: " if error.filename else ""
         return _fail(f"{of}{error.strerror}" if error.strerror else str(error))

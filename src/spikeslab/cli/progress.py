@@ -1,4 +1,4 @@
-"""Progress of a separation, drawn on a terminal."""
+"""Progress of a separation or of experiments, drawn on a terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .._arrays import Array
+from ..experiments import TrialProgress
 from ..separation import Separation, SeparationProgress, separate
 
 
@@ -46,3 +47,53 @@ def separate_with_progress(data: Array, n_sources: int | str, **options: Any) ->
     """Call `separate`, with a bar on standard error where that is a terminal."""
     with progress_bar() as callback:
         return separate(data, n_sources, callback=callback, **options)
+
+
+@contextmanager
+def trials_bar() -> Iterator[Callable[[TrialProgress], None]]:
+    """A callback for `reproduce`: a bar, or a line for every tenth where standard error is no
+    terminal, because experiments take long.
+    """
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        tenth = -1
+
+        def say(progress: TrialProgress) -> None:
+            nonlocal tenth
+            reached = 10 * progress.finished // progress.total
+            if reached > tenth:
+                tenth = reached
+                console.print(_state(progress), soft_wrap=True)
+
+        yield say
+        return
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: TrialProgress) -> None:
+            bar.update(
+                task,
+                description=_state(progress),
+                completed=progress.finished,
+                total=progress.total,
+            )
+
+        yield show
+
+
+def _state(progress: TrialProgress) -> str:
+    done = f"{progress.finished} of {progress.total} trials"
+    if progress.finished == progress.total:
+        return f"{done}; drawing the report"
+    return f"{done}, {_about(progress.seconds_left)} left"
+
+
+def _about(seconds: float) -> str:
+    """A time, no more exactly than it can be foreseen."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 60:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60} min"

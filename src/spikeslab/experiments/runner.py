@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
@@ -65,10 +66,11 @@ def run_trials(
     lifeline, ours = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(min(n_jobs, len(missing)), context, _begin, (lifeline,))
     try:
-        futures = {
-            pool.submit(_perform, trial.experiment, dict(trial.settings)): trial
-            for trial in missing
-        }
+        with _no_interrupt():  # nor in the workers that begin here: Ctrl-C is for the parent
+            futures = {
+                pool.submit(_perform, trial.experiment, dict(trial.settings)): trial
+                for trial in missing
+            }
         for future in as_completed(futures):
             trial = futures.pop(future)
             outcome, seconds = future.result()
@@ -87,6 +89,16 @@ def run_trials(
         pool.shutdown(cancel_futures=True)
         ours.close()
         lifeline.close()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits until the end of this, and never comes in processes that begin in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Clock:
@@ -117,7 +129,6 @@ class _Clock:
 
 
 def _begin(lifeline: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
 
 

@@ -17,10 +17,9 @@ from ..metrics import amari_index, orthogonality_deviation
 from ..separation import orthogonality_threshold, separate
 from .plan import Plan
 from .protocol import em, paper_start
-from .sources import N_SOURCES, Benchmark, benchmarks, draw
+from .sources import N_SOURCES, SIZES, Benchmark, benchmarks, draw
 from .trials import Finished, Outcome, Settings, Trial, cells, generator
 
-SIZES = (200, 500)
 COLUMNS = {
     "gsc": "GSC",
     "gsc_orthogonal": "GSC⊥",

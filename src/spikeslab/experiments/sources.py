@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.random import Generator
 
 from .._arrays import Array
@@ -16,6 +17,7 @@ from ..datasets import Speech, c5, load_icalab, load_speech, sergio7
 from ..datasets.generators import standardised
 from .plan import Plan
 
+DEBIAN = Path("/usr/share/asterisk/sounds")  # where its packages of telephone prompts put them
 SPEAKERS_4 = ("en", "fr", "it", "ru")
 SPEAKERS_5 = ("en", "es", "fr", "it", "ru")
 
@@ -60,6 +62,8 @@ def benchmarks(plan: Plan) -> list[Benchmark]:
                 f"{folder} lacks {', '.join(f'{name}.mat' for name in missing)}; it has "
                 f"{', '.join(f'{name}.mat' for name in there)}"
             )
+        for name in N_SOURCES:
+            _check_recording(Path(folder) / f"{name}.mat", there[name])
         return [Benchmark(name, "icalab", "random time points", "", folder) for name in N_SOURCES]
     if plan.speech is not None:
         origin, folder = "prompts", str(plan.speech)
@@ -79,6 +83,17 @@ def benchmarks(plan: Plan) -> list[Benchmark]:
         Benchmark("c5signals", "generated", "sine, square, sawtooth, AM sine, uniform noise"),
     ]
 
+
+def recorded_prompts() -> Path | None:
+    """Debian's folder of prompts, if it is there and has all speakers."""
+    try:
+        _speech(str(DEBIAN), SPEAKERS_5)
+    except (OSError, ValueError):
+        return None
+    return DEBIAN
+
+
+SIZES = (200, 500)  # points in time of a draw
 
 # How many sources the paper's benchmarks have.
 N_SOURCES = {"10halo": 10, "Sergio7": 7, "Speech4": 4, "c5signals": 5}
@@ -100,6 +115,17 @@ def draw(benchmark: Benchmark, n_samples: int, rng: Generator) -> Array:
         speech = _voices()
     how = speech.draw_halo if halo else speech.draw
     return how(n_samples, rng, benchmark.sampling)  # type: ignore[arg-type]
+
+
+def _check_recording(path: Path, signals: Array) -> None:
+    """Draws need enough points in time, and signals that vary."""
+    if len(signals) < max(SIZES):
+        raise ValueError(
+            f"{path} has {len(signals)} points in time; at least {max(SIZES)} are needed"
+        )
+    for number, signal in enumerate(signals.T, 1):
+        if np.ptp(signal) == 0:
+            raise ValueError(f"row {number} of {path} is constant: there is nothing to separate")
 
 
 def _some_times(signals: Array, n_samples: int, rng: Generator) -> Array:
