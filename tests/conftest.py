@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from browser import ARGUMENTS, CHROMIUM
 from oracles import random_prior
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
 
@@ -36,3 +37,37 @@ def make_parameters() -> Make:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Open a file, and note what it complains of and asks for."""
+    contexts = []
+
+    def go(path, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.problems, page.requests = [], []
+        page.on("console", lambda message: page.problems.append(message.text))
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_load_state("load")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()

@@ -1,40 +1,16 @@
 """The report as a browser shows it."""
 
-import shutil
 from io import BytesIO
 
 import numpy as np
 import pytest
 
+from browser import INKS, OVERFLOWING, contrast, luminance
 from separations import noise_free_separation, noisy_separation, sparse_mixture
 from spikeslab.report import write_report
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path")
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-OVERFLOWING = """() => [...document.querySelectorAll("body *")]
-  .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest("thead"))
-  .map(e => e.outerHTML.slice(0, 80))"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +27,9 @@ def reports(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, reports):
+def visit(open_page, reports):
     """Open a report and watch what it does."""
-    contexts = []
-
-    def go(name, width=1280, scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.problems, page.requests = [], []
-        page.on("console", lambda message: page.problems.append(message.text))
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.goto((reports / f"{name}.html").as_uri())
-        page.wait_for_load_state("load")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
+    return lambda name, *how, **more: open_page(reports / f"{name}.html", *how, **more)
 
 
 @pytest.mark.parametrize("name", ["sound", "plain"])
@@ -114,17 +74,7 @@ def test_it_never_scrolls_sideways(visit, name, width):
 def test_words_stand_out_from_their_background(visit, scheme):
     """Contrast of at least 4.5 (WCAG 2.1, AA) for all text."""
     page = visit("sound", scheme=scheme)
-    pairs = page.evaluate(
-        """() => [...document.querySelectorAll("body *")].filter(e =>
-                [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && e.offsetParent)
-            .map(e => {
-                let behind = e;
-                while (behind && getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)")
-                    behind = behind.parentElement;
-                const back = getComputedStyle(behind || document.body).backgroundColor;
-                return [e.textContent.trim().slice(0, 30), getComputedStyle(e).color, back];
-            })"""
-    )
+    pairs = page.evaluate(INKS)
     assert len(pairs) > 60
     backs = set()
     for words, ink, back in pairs:
@@ -134,18 +84,6 @@ def test_words_stand_out_from_their_background(visit, scheme):
     assert (luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.5) == (
         scheme == "light"
     )
-
-
-def luminance(colour):
-    """Relative luminance of WCAG 2.1."""
-    values = np.array([float(v) for v in colour[colour.index("(") + 1 : -1].split(",")[:3]]) / 255
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
-def contrast(one, other):
-    low, high = sorted([luminance(one), luminance(other)])
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_on_a_phone_a_row_is_a_block_with_labels_and_still_a_table(visit):

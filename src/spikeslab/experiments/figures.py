@@ -15,7 +15,7 @@ from ..plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION
 from ..posterior import Inference
 from ..prior import Prior
 from .directions import HIGH
-from .separation import COLUMNS, PRINTED_COLUMNS
+from .separation import COLUMNS, PRINTED_COLUMNS, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,6 +148,7 @@ def histograms(results: Results) -> Figure:
         panel.set_title(f"{cell['prior'].capitalize()}, H = {cell['latents']}")
         panel.set_xlabel("log L per point / nats")
         panel.locator_params(axis="x", nbins=4)
+        panel.yaxis.get_major_locator().set_params(integer=True)
     axes[0].set_ylabel("runs")
     axes[0].legend(loc="upper left", handlelength=1.2)
     return figure
@@ -260,8 +261,10 @@ def orthogonality(results: Results) -> Figure:
         top = counts.max()
         arrow = {"arrowstyle": "-|>", "color": BLACK, "lw": 1.8}
         panel.annotate("", (threshold, 0), (threshold, 0.45 * top), arrowprops=arrow)
-        panel.text(threshold + 2, 0.45 * top, f"{threshold:g}°", va="top")
-        panel.set_title(cell["variant"].split("; ")[-1])
+        label = {"boxstyle": "square,pad=.2", "facecolor": "white", "edgecolor": "none"}
+        panel.text(threshold + 3, 0.45 * top, f"{threshold:g}°", va="top", bbox=label)
+        panel.set_title(f"{named(cell)}: {cell['variant'].split('; ')[-1]}")
+        panel.yaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="largest deviation from 90° / degrees", xlim=(0, 90))
     axes[0, 0].set_ylabel("runs")
     return figure
@@ -271,7 +274,7 @@ def orthogonality(results: Results) -> Figure:
 def table(results: Results) -> Figure:
     """The table as a picture: ours filled, the printed values hollow, lower is better."""
     sizes = sorted({cell["n_samples"] for cell in results["cells"]})
-    rows = list(dict.fromkeys((cell["name"], cell["variant"]) for cell in results["cells"]))
+    rows = list(dict.fromkeys((named(cell), cell["variant"]) for cell in results["cells"]))
     figure, axes = new_figure(
         1, len(sizes), width=_WIDE, height=1.4 + 0.62 * len(rows), sharey=True, sharex=True
     )
@@ -279,7 +282,7 @@ def table(results: Results) -> Figure:
         for cell in results["cells"]:
             if cell["n_samples"] != size:
                 continue
-            row = rows.index((cell["name"], cell["variant"]))
+            row = rows.index((named(cell), cell["variant"]))
             panel.axhspan(row - 0.5, row + 0.5, color="#F4F4F4" if row % 2 else "white", zorder=0)
             for place, (column, (colour, marker)) in enumerate(_MARKERS.items()):
                 y = row + 0.11 * (place - 3)

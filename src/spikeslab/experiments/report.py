@@ -12,7 +12,7 @@ from .. import plotting
 from . import figures
 from .directions import OURS, PAPER
 from .files import write_whole
-from .separation import COLUMNS, PRINTED_COLUMNS
+from .separation import COLUMNS, PRINTED_COLUMNS, named
 from .verification import READINGS
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def _prior(results: Results) -> Section:
             Cell(f"π = {cell['activation']:g}"),
             Cell(cell["look"]),
             Cell(f"{cell['zeros']:.1%}", f"expected {1 - cell['activation']:.0%}"),
-            Cell(f"{cell['kurtosis']:.2f}", f"expected {cell['kurtosis_expected']:.2f}"),
-            Cell(f"{cell['kurtosis_observed']:.2f}"),
+            Cell(f"{cell['kurtosis']:z.2f}", f"expected {cell['kurtosis_expected']:.2f}"),
+            Cell(f"{cell['kurtosis_observed']:z.2f}"),
         ]
         for cell in results["cells"]
     ]
@@ -183,7 +183,7 @@ def _verification(results: Results) -> Section:
         [
             Cell(READINGS[cell["reading"]], f"{cell['noise']} noise model"),
             Cell("never falls"),
-            Cell(f"{cell['largest_fall']:.1g}", "rounding"),
+            Cell(f"{cell['largest_fall']:.1g}", "rounding" if cell["largest_fall"] else ""),
             Cell(f"{cell['printed']['falling']:.0%}", f"of {cell['printed']['runs']} runs"),
             Cell(f"{cell['printed']['largest_fall']:.3f}"),
             Cell(f"{cell['printed']['lower_final']:.0%}"),
@@ -203,11 +203,11 @@ def _verification(results: Results) -> Section:
         "H = D = 2 the generating parameters are recovered with high accuracy.",
         [
             f"{first['data_sets']} sets of generating parameters, {first['runs']} runs on each. "
-            "sigma^gen may be read as a variance or as a standard deviation, and the noise model "
-            "may be isotropic, as the generating one, or full, as in the paper's update: all were "
-            "run. EM that starts at the truth tells two kinds of error apart: a run that is less "
-            "likely than it has missed the optimum; one that is as likely and yet further from the "
-            "truth shows what the data cannot tell."
+            "The footnote's sigma of the generating noise may be a variance or a standard "
+            "deviation, and the noise model isotropic, as the generating one, or full, as in the "
+            "paper's update: all were run. EM that starts at the truth tells two kinds of error "
+            "apart: a run that is less likely than it has missed the optimum; one that is as "
+            "likely and yet further from the truth shows what the data cannot tell."
         ],
         [
             Table(
@@ -312,8 +312,8 @@ def _directions(results: Results) -> Section:
         "H = 2, 99 runs) and .07 (Laplace, H = 4, 97 runs).",
         [
             f"N = 500, {isotropic['data_sets']} data sets a row, {isotropic['runs']} runs of the "
-            "paper's protocol on them. The paper prints neither W^gen nor the noise; ours has "
-            "standard deviation .1. A likelihood is called high within "
+            "paper's protocol on them. The paper prints neither the generating W nor the "
+            "noise; ours has standard deviation .1. A likelihood is called high within "
             f"{results['high_likelihood_rule']:g} nats per point of the best known one of the same "
             "data set and model; the paper states no rule. Our defaults make five runs in each fit."
         ],
@@ -360,12 +360,13 @@ def _index(entry: Results, verdict: str = "") -> Cell:
 def _separation(results: Results) -> Section:
     cells = results["cells"]
     stand_in = cells[0]["origin"] != "icalab"
+    on = " on stand-ins" if stand_in else ""
     rows = []
     for cell in cells:
         best = min(cell["columns"][name]["amari"] for name in COLUMNS)
         row = [
             Cell(
-                f"{cell['name']}{' (stand-in)' if stand_in else ''}, N = {cell['n_samples']}",
+                f"{named(cell)}, N = {cell['n_samples']}",
                 cell["variant"],
             )
         ]
@@ -409,9 +410,9 @@ def _separation(results: Results) -> Section:
         ],
         [
             Table(
-                "Mean Amari index (standard deviation over runs); ★ marks the lowest mean. The "
-                "paper has the values of all but GSC from Suzuki and Sugiyama (2011); all large "
-                "numbers were computed here.",
+                f"Mean Amari index{on} (standard deviation over runs); ★ marks the lowest mean. "
+                "The paper has the values of all but GSC from Suzuki and Sugiyama (2011); all "
+                "large numbers were computed here.",
                 (
                     "benchmark",
                     *names[:2],
@@ -423,18 +424,15 @@ def _separation(results: Results) -> Section:
             Picture(
                 "separation_table",
                 figures.table(results),
-                "The same as a picture"
-                + (" (stand-ins; hollow: printed, for the original data)" if stand_in else "")
-                + ".",
+                f"The table as a picture: filled what was computed here{on}, hollow what the paper "
+                f"prints{' for the original data' if stand_in else ''}.",
                 "Dot plot of mean Amari indices by benchmark and method.",
             ),
             Picture(
                 "separation_orthogonality",
                 figures.orthogonality(results),
-                "Largest deviation from orthogonality of the runs on Speech4"
-                + (" stand-ins" if stand_in else "")
-                + ", N = 500, first selection. Arrow: the threshold of GSC⊥, the minimum after the "
-                "first cluster.",
+                f"Largest deviation from orthogonality of the runs on Speech4{on}, N = 500, first "
+                "selection. Arrow: the threshold of GSC⊥, the minimum after the first cluster.",
                 "Histograms of the deviation from orthogonality with the threshold.",
             ),
         ],

@@ -54,6 +54,11 @@ _UNMIX: dict[str, Callable[[Array, int], Array]] = {
 _SLOW = ("kernel", "least_squares")  # run once on every selection of samples
 
 
+def named(cell: dict[str, Any]) -> str:
+    """What a benchmark of the results is called: stand-ins are called so everywhere."""
+    return f"{cell['name']}{'' if cell['origin'] == 'icalab' else ' (stand-in)'}"
+
+
 def printed(name: str, n_samples: int) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation in the paper's table, by column."""
     numbers = [float(number) for number in _PRINTED[name, n_samples].split()]
