@@ -18,8 +18,13 @@ import soundfile
 from scipy.io import loadmat, savemat
 
 import spikeslab
+from experiments import made_up_results
 from spikeslab.cli import main
 from spikeslab.cli.folder import output_folder
+from spikeslab.cli.reproduction import print_results, prompts
+from spikeslab.experiments import Plan
+from spikeslab.experiments.sources import N_SOURCES, benchmarks
+from spikeslab.experiments.trials import Store
 from spikeslab.metrics import amari_index
 
 SPIKESLAB = Path(sys.executable).with_name("spikeslab")
@@ -472,7 +477,7 @@ def test_a_failed_replacement_keeps_the_earlier_results():
 def test_help_is_what_it_says_without_arguments(capsys):
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
-    for command in ("separate", "apply", "info", "demo"):
+    for command in ("separate", "apply", "info", "demo", "reproduce"):
         assert command in done.stdout
     for option in ("--help", "-h"):
         assert main([option]) == 0
@@ -484,7 +489,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"spikeslab {spikeslab.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["separate", "apply", "info", "demo"])
+@pytest.mark.parametrize("command", ["separate", "apply", "info", "demo", "reproduce"])
 def test_every_command_has_help_with_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     printed = capsys.readouterr().out
@@ -550,3 +555,135 @@ def test_the_demo_separates_four_voices():
         words = next(line for line in done.stdout.splitlines() if line.startswith(voice)).split()
         assert float(words[-2]) > float(words[-4]) + 3  # decibels
     assert done.stdout.splitlines()[-1].startswith("Written to spikeslab-demo: ")
+
+
+# ---- reproduce ----
+
+
+def test_an_experiment_is_reproduced():
+    done = run("reproduce", "prior", "-o", "out", "--jobs", 1)
+    assert done.returncode == 0
+    assert "3 of 3 trials" in done.stderr.splitlines()[-1]
+    assert "left" in done.stderr.splitlines()[0]
+    table = [line.split() for line in done.stdout.splitlines() if line.startswith("π")]
+    assert [row[2] for row in table] == ["1", "0.5", "0.25"]
+    for row in table:
+        assert float(row[-2]) == pytest.approx(float(row[-1]), abs=0.3)
+    assert done.stdout.splitlines()[-1] == (
+        "The report is out/report.html; all numbers are in results.json beside it."
+    )
+    assert sorted(os.listdir("out")) == [
+        "prior.png",
+        "prior.svg",
+        "report.html",
+        "results.json",
+        "trials.jsonl",
+    ]
+    before = Path("out/results.json").read_bytes()
+    again = run("reproduce", "prior", "-o", "out", "--json")
+    record = json.loads(again.stdout)
+    assert record == {"output": "out", "results": json.loads(before)}
+    assert again.stderr.count("\n") == 1  # nothing had to be run
+    assert Path("out/results.json").read_bytes() == before
+    assert main(["reproduce", "prior", "-o", "out", "--seed", "1"]) == 0
+    assert Path("out/results.json").read_bytes() != before
+
+
+def test_all_tables_fit_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_results(made_up_results(Plan(trials=10)))
+    printed = capsys.readouterr().out.splitlines()
+    assert sum("separate()" in line for line in printed) == 2
+    rows = [line for line in printed if line.startswith(("Cauchy, H = ", "Laplace, H = "))]
+    assert len(rows) == 8
+    assert all(line.count("%") >= 3 for line in rows)
+    rows = [line for line in printed if line.startswith(("10halo", "Sergio7", "Speech4", "c5"))]
+    assert len(rows) == 12
+    assert all(
+        re.search(r" (200|500)( +0\.\d\d \(0\.\d\d\)){2}( +0\.\d{3}){2}$", line.rstrip())
+        for line in rows
+    )
+    assert any("stand-ins" in line for line in printed)
+    assert "…" not in "".join(printed)
+
+
+def icalab_files(missing=(), n_samples=600):
+    Path("icalab").mkdir()
+    for name, n_sources in N_SOURCES.items():
+        if name not in missing:
+            signals = np.random.default_rng(0).laplace(size=(n_sources, n_samples))
+            signals[-1] *= name not in ("Speech4",) or n_samples > 600
+            savemat(f"icalab/{name}.mat", {"x": signals})
+
+
+def damaged_trials():
+    Path("out").mkdir()
+    Path("out/trials.jsonl").write_text('{"key": "x", "outcome": {}}\n{"key": \n')
+
+
+NOT_REPRODUCED = {
+    "experiment": (lambda: None, ["recovery"], "'recovery' is not one of 'prior'"),
+    "few trials": (lambda: None, ["prior", "--trials", "1"], "--trials"),
+    "jobs": (lambda: None, ["prior", "--jobs", "0"], "n_jobs must be at least 1, got 0"),
+    "icalab": (lambda: None, ["--icalab", "icalab"], "the ICALAB folder"),
+    "no .mat": (lambda: Path("icalab").mkdir(), ["--icalab", "icalab"], "there are no .mat files"),
+    "a .mat": (
+        lambda: icalab_files(missing=("Sergio7", "c5signals")),
+        ["separation", "--icalab", "icalab"],
+        "lacks Sergio7.mat, c5signals.mat; it has 10halo.mat, Speech4.mat",
+    ),
+    "short .mat": (
+        lambda: icalab_files(n_samples=499),
+        ["separation", "--icalab", "icalab"],
+        "10halo.mat has 499 points in time; at least 500 are needed",
+    ),
+    "constant .mat": (
+        icalab_files,
+        ["separation", "--icalab", "icalab"],
+        "Speech4.mat is constant",
+    ),
+    "speech": (lambda: None, ["--speech", "voices"], "the folder of prompts"),
+    "no prompts": (lambda: Path("voices").mkdir(), ["--speech", "voices"], "no prompts of en, es"),
+    "both": (icalab_files, ["--icalab", "icalab", "--speech", "voices"], "drop one"),
+    "output is a file": (lambda: Path("out").touch(), ["prior", "-o", "out"], "it is a file"),
+    "below a file": (lambda: Path("a").touch(), ["prior", "-o", "a/out"], "cannot write to the fo"),
+    "other things": (
+        lambda: (Path("out").mkdir(), Path("out/thesis.tex").touch()),
+        ["prior", "-o", "out"],
+        "other things in it (thesis.tex)",
+    ),
+    "damaged": (damaged_trials, ["prior", "-o", "out"], "line 2 of out/trials.jsonl is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_REPRODUCED)
+def test_what_cannot_be_reproduced_is_one_line_and_leaves_nothing(case, capsys):
+    make, arguments, message = NOT_REPRODUCED[case]
+    make()
+    before = sorted(Path().rglob("*"))
+    assert main(["reproduce", *arguments]) == 2
+    assert message in only_error(capsys)
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_folder_in_use_is_refused(capsys):
+    Path("out").mkdir()
+    with Store(Path("out/trials.jsonl")):
+        assert main(["reproduce", "prior", "-o", "out"]) == 2
+    assert "out is in use: another run writes its trials there" in only_error(capsys)
+
+
+def test_recorded_prompts_are_used_where_they_are_installed(monkeypatch, tmp_path):
+    def origins(speech):
+        return {benchmark.origin for benchmark in benchmarks(Plan(speech=prompts(speech)))}
+
+    monkeypatch.setattr("spikeslab.experiments.sources.DEBIAN", tmp_path / "none")
+    assert origins(None) == {"voices", "generated"}
+    rng = np.random.default_rng(0)
+    for language in ("en_US", "es", "fr_CA_f_June", "it", "ru"):
+        (tmp_path / "sounds" / language).mkdir(parents=True)
+        sound = (3000 * rng.laplace(size=9000)).astype(np.int16)
+        soundfile.write(tmp_path / "sounds" / language / "hello.wav", sound, 8000)
+    monkeypatch.setattr("spikeslab.experiments.sources.DEBIAN", tmp_path / "sounds")
+    assert origins(None) == {"prompts", "generated"}
+    assert prompts(Path("sounds")) == tmp_path / "sounds"

@@ -52,7 +52,8 @@ def _check_folder(folder: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise NotADirectoryError(f"cannot write to the folder {folder}: it is a file") from None
+        where = "it" if folder.exists() else "what it should be in"
+        raise ValueError(f"cannot write to the folder {folder}: {where} is a file") from None
     if names and _TRIALS not in names:
         raise FileExistsError(
             f"the output folder {folder} has other things in it ({min(names)}) and no trials of "
