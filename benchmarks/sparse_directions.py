@@ -92,8 +92,6 @@ def main() -> None:
         ("laplace", 2, "normal"),
         ("laplace", 4, "normal"),
         ("cauchy", 2, "normal"),
-        ("cauchy", 4, "normal"),
-        ("cauchy", 2, "orthogonal"),
     ):
         columns: dict[str, list[float]] = {}
         for data_set in range(n_data_sets):

@@ -168,19 +168,21 @@ def _best(outcome: Outcome) -> float:
 
 def _protocol(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Of the runs with a high likelihood: their share and their mean Amari index, data sets
-    counting the same.
+    counting the same. `high_of_own` measures by the best of these runs, whatever else is known.
     """
-    shares, indices = [], []
+    shares, of_own, indices = [], [], []
     for outcome in outcomes:
         likelihoods, amari = np.array(outcome["paper"]).T
         high = likelihoods > _best(outcome) - HIGH
         shares.append(high.mean())
+        of_own.append((likelihoods > likelihoods.max() - HIGH).mean())
         if high.any():
             indices.append(amari[high].mean())
     return {
         "data_sets": len(outcomes),
         "runs": int(sum(len(outcome["paper"]) for outcome in outcomes)),
         "high": float(np.mean(shares)),
+        "high_of_own": float(np.mean(of_own)),
         "amari": float(np.mean(indices)) if indices else None,
         "standard_error": _standard_error(indices),
         "median": float(np.median(indices)) if indices else None,

@@ -261,8 +261,8 @@ def orthogonality(results: Results) -> Figure:
         top = counts.max()
         arrow = {"arrowstyle": "-|>", "color": BLACK, "lw": 1.8}
         panel.annotate("", (threshold, 0), (threshold, 0.45 * top), arrowprops=arrow)
-        label = {"boxstyle": "square,pad=.2", "facecolor": "white", "edgecolor": "none"}
-        panel.text(threshold + 3, 0.45 * top, f"{threshold:g}°", va="top", bbox=label)
+        panel.set_ylim(0, 1.18 * top)  # room for the words
+        panel.text(88, 1.15 * top, f"threshold {threshold:g}°", ha="right", va="top")
         panel.set_title(f"{named(cell)}: {cell['variant'].split('; ')[-1]}")
         panel.yaxis.get_major_locator().set_params(integer=True)
         panel.set(xlabel="largest deviation from 90° / degrees", xlim=(0, 90))

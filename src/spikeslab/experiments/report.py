@@ -350,6 +350,8 @@ def _directions(results: Results) -> Section:
 
 def _index(entry: Results, verdict: str = "") -> Cell:
     high = f"{entry['high']:.0%} high"
+    if entry.get("high_of_own", entry["high"]) != entry["high"]:
+        high += f", {entry['high_of_own']:.0%} by its own best"
     if entry["amari"] is None:
         return Cell("none", high, verdict)
     spread = entry["standard_error"]
@@ -431,8 +433,9 @@ def _separation(results: Results) -> Section:
             Picture(
                 "separation_orthogonality",
                 figures.orthogonality(results),
-                f"Largest deviation from orthogonality of the runs on Speech4{on}, N = 500, first "
-                "selection. Arrow: the threshold of GSC⊥, the minimum after the first cluster.",
+                "Largest deviation from orthogonality of the runs on "
+                f"{'stand-ins for ' if stand_in else ''}Speech4, N = 500, first selection. "
+                "Arrow: the threshold of GSC⊥, the minimum after the first cluster.",
                 "Histograms of the deviation from orthogonality with the threshold.",
             ),
         ],
