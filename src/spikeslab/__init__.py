@@ -2,6 +2,8 @@
 likelihood.
 """
 
+__version__ = "0.1.0"
+
 from ._estimator import Run
 from .estimator import GaussianSparseCoding
 from .m_step import Model
@@ -20,8 +22,6 @@ from .separation import (
     separate,
 )
 from .statistics import Expectation, Statistics
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DiagonalNoise",

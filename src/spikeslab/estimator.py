@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from ._arrays import Array, as_array
 from ._checks import check_bool, check_choice, check_integer, check_real
 from ._estimator import Run, SparseCodingEstimator, print_run
+from .checkpoint import Checkpoint, digest
 from .initialise import STARTS
 from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
@@ -181,10 +182,17 @@ class GaussianSparseCoding(SparseCodingEstimator):
 
     # ---- fitting ----
 
-    def fit(self, X, y=None) -> Self:
+    def fit(self, X, y=None, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Fit the model to samples X of shape (n_samples, n_features); y is ignored.
 
         After Ctrl-C the best parameters so far are kept, and KeyboardInterrupt is raised on.
+
+        With `checkpoint`, the path of a file, all runs are kept there every ten seconds. After a
+        crash, a kill or Ctrl-C the same call goes on from the file and ends, on the same machine,
+        at the same parameters, bit for bit, as if nothing had happened. The file stays: once the
+        fit has ended, the same call returns its result at once; delete it to fit anew. A file of
+        other data, arguments (but for `n_jobs`, `callback` and `verbose`), starting parameters or
+        version of the library is refused.
         """
         with self._unchanged_on_error():
             model = self._model()
@@ -197,8 +205,16 @@ class GaussianSparseCoding(SparseCodingEstimator):
                 raise ValueError(
                     "X is constant: there is nothing to explain; give data that varies"
                 )
-            starts = self._starts(model, mean, covariance)
-            results = self._run_all(model, X, mean, starts, variance)
+            seeds = self._seeds()
+            with (
+                self._checkpoint(checkpoint, X, model, seeds)
+                if checkpoint is not None
+                else nullcontext()
+            ) as kept:
+                if kept is not None:
+                    seeds = kept.drawn["seeds"]
+                starts = self._starts(model, mean, covariance, seeds)
+                results = self._run_all(model, X, mean, starts, variance, kept)
             best = max(results, key=lambda result: result.log_likelihood)
             if not best.history:
                 raise KeyboardInterrupt
@@ -264,19 +280,45 @@ class GaussianSparseCoding(SparseCodingEstimator):
         )
         return Model(family, self.noise, frozenset(learn))
 
+    def _given(self) -> str | ArrayLike | Parameters:
+        """What the fit starts from."""
+        previous = getattr(self, "parameters_", None) if self.warm_start else None
+        return self.init if previous is None else previous
+
+    def _seeds(self) -> list[int]:
+        """Of the runs; one from given parameters needs none."""
+        n_seeds = 0 if isinstance(self._given(), Parameters) else self.n_init
+        random = check_random_state(self.random_state)
+        return random.randint(np.iinfo(np.int32).max, size=n_seeds).tolist()
+
+    def _checkpoint(
+        self, path: str | os.PathLike[str], X: np.ndarray, model: Model, seeds: list[int]
+    ) -> Checkpoint:
+        """The file of a fit, with all that its outcome depends on."""
+        settings = self.get_params()
+        for name in ("callback", "init", "n_jobs", "verbose", "warm_start"):
+            del settings[name]
+        settings["to_learn"] = sorted(model.learn)
+        settings["random_state"] = None if self.random_state is None else seeds
+        settings["data"] = digest(X)
+        given = self._given()
+        if isinstance(given, Parameters):
+            given = digest(*given.arrays().values())
+        elif not isinstance(given, str):
+            given = digest(as_array("init", given, (None, None)))
+        settings["start"] = given
+        return Checkpoint(path, settings, {"seeds": seeds})
+
     def _starts(
-        self, model: Model, mean: Array, covariance: Array
+        self, model: Model, mean: Array, covariance: Array, seeds: list[int]
     ) -> list[Callable[[], Parameters]]:
         """One start for each run, made when it is its turn."""
         n_features = len(mean)
         n_components = self.n_components or min(n_features, _DEFAULT_COMPONENTS)
-        previous = getattr(self, "parameters_", None) if self.warm_start else None
-        given = previous if previous is not None else self.init
+        given = self._given()
         if isinstance(given, Parameters):
             _check_start(given, model, n_components if self.n_components else None, n_features)
             return [lambda: given.shifted(-mean)]
-        random = check_random_state(self.random_state)
-        seeds = random.randint(np.iinfo(np.int32).max, size=self.n_init)
         start = STARTS[given if isinstance(given, str) else "pca"]
         components = None
         if not isinstance(given, str):
@@ -298,16 +340,18 @@ class GaussianSparseCoding(SparseCodingEstimator):
         mean: Array,
         starts: list[Callable[[], Parameters]],
         variance: float,
+        checkpoint: Checkpoint | None,
     ) -> list[Result]:
         n_jobs = _threads(self.n_jobs)
         side_by_side = n_jobs > 1 and len(starts) > 1
         stop = Event()
 
         def report(progress: Progress) -> bool:
+            if stop.is_set():
+                raise KeyboardInterrupt
             if self.verbose > 1 and progress.iteration % 10 == 0:
                 print(_line(progress))
-            wanted = self.callback is not None and self.callback(progress)
-            return bool(wanted) or stop.is_set()
+            return self.callback is not None and bool(self.callback(progress))
 
         def run(number: int, data: Expectation) -> Result:
             start = starts[number]()
@@ -324,9 +368,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
                 tol=self.tol,
                 callback=report,
                 run=number,
+                journal=checkpoint.journal(number) if checkpoint is not None else None,
             )
-            if stop.is_set() and result.reason == "callback":
-                result.reason = "interrupted"
             if self.verbose:
                 print_run(number, result.log_likelihood, result.n_iter, result.reason)
             return result

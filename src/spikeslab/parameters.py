@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.random import Generator
@@ -123,17 +123,24 @@ class Parameters:
 
 
 def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays with a mark of what they are, through a temporary file beside the target."""
+    """Write arrays through a temporary file beside the target."""
     path = Path(path)
-    mark: dict[str, Any] = {"spikeslab_format": FORMAT, "spikeslab_content": content}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "wb") as file:
-            np.savez_compressed(file, **(mark | arrays))
+            write_arrays(file, content, arrays)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_arrays(file: BinaryIO, content: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays with a mark of what they are; they are on the disk before this returns."""
+    mark: dict[str, Any] = {"spikeslab_format": FORMAT, "spikeslab_content": content}
+    np.savez_compressed(file, **(mark | arrays))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def load_arrays(path: str | os.PathLike[str], content: str) -> dict[str, np.ndarray]:
