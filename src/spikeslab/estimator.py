@@ -215,9 +215,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
                     seeds = kept.drawn["seeds"]
                 starts = self._starts(model, mean, covariance, seeds)
                 results = self._run_all(model, X, mean, starts, variance, kept)
-            best = max(results, key=lambda result: result.log_likelihood)
-            if not best.history:
+            if not any(result.history for result in results):
                 raise KeyboardInterrupt
+            best = max(results, key=lambda result: result.log_likelihood)
         self.keep(results, mean, best)
         if any(result.reason == "interrupted" for result in results):
             raise KeyboardInterrupt
@@ -344,7 +344,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
     ) -> list[Result]:
         n_jobs = _threads(self.n_jobs)
         side_by_side = n_jobs > 1 and len(starts) > 1
-        stop = Event()
+        submitted, stop = Event(), Event()
 
         def report(progress: Progress) -> bool:
             if stop.is_set():
@@ -354,6 +354,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
             return self.callback is not None and bool(self.callback(progress))
 
         def run(number: int, data: Expectation) -> Result:
+            submitted.wait()  # Ctrl-C before would lose the run that was just being submitted
             start = starts[number]()
             anneal = self._anneal_iterations(start)
             result = maximise(
@@ -382,16 +383,18 @@ class GaussianSparseCoding(SparseCodingEstimator):
                 futures: list[Future[Result]] = []
                 try:
                     futures += (executor.submit(run, i, data) for i in range(len(starts)))
+                    submitted.set()
                     return [future.result() for future in futures]
-                except KeyboardInterrupt:
+                except BaseException as error:
                     stop.set()
+                    submitted.set()
+                    if not isinstance(error, KeyboardInterrupt):
+                        raise
                     results = [future.result() for future in futures if not future.cancel()]
                     for result in results:
                         result.reason = "interrupted"
                     return results
-                except BaseException:
-                    stop.set()
-                    raise
+            submitted.set()
             results = []
             for i in range(len(starts)):
                 results.append(run(i, data))
