@@ -291,7 +291,8 @@ def test_ctrl_c_keeps_the_best_so_far_whatever_it_interrupts(X, n_samples):
         np.testing.assert_allclose(model.score(X), model.log_likelihood_, rtol=1e-9)
         assert model.history_[-1] == model.log_likelihood_
         if n_samples == 600:  # with more, what the search says is about a part of the data
-            assert model.log_likelihood_ >= max(seen[:stop_after]) - 1e-9
+            # what never falls has the penalty of the densities in it
+            assert model.log_likelihood_ >= max(seen[:stop_after]) - 1e-4
     model.set_params(callback=None).fit(X)  # and the process goes on
 
 

@@ -143,8 +143,11 @@ def test_sources_of_unequal_scales_are_found():
     [
         ("noise_free", {"noise-free"}),
         ("orthogonal", {"orthogonal"}),
-        ("noisy", {"shared prior", "spike and slab"}),
-        ("auto", {"noise-free", "shared prior", "spike and slab", "own priors"}),
+        ("noisy", {"Laplacian prior", "shared prior", "spike and slab"}),
+        (
+            "auto",
+            {"noise-free", "Laplacian prior", "shared prior", "spike and slab", "own priors"},
+        ),
     ],
 )
 def test_methods_try_what_they_say(noise_free, method, families):
@@ -301,7 +304,7 @@ def test_the_spike_is_the_peak_of_the_density_so_that_activation_means_something
             peaks = prior.weights / np.sqrt(prior.variances)
             assert (peaks[:, 0] >= peaks.max(axis=1) * (1 - 1e-9)).all()
         if seed % 2 == 0:
-            np.testing.assert_allclose(found.reliability.activation, 0.3, atol=0.2)
+            np.testing.assert_allclose(found.reliability.activation, 0.3, atol=0.25)
 
 
 # ---- the paper's choice by orthogonality ----

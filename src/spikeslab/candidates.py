@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.random import Generator
 from ._arrays import Array
 from .estimator import GaussianSparseCoding
 from .initialise import heavy_tailed, random_rotations
-from .m_step import Model
+from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .noise import IsotropicNoise
 from .noise_free_estimator import NoiseFreeSparseCoding, in_data_coordinates
@@ -25,7 +25,7 @@ from .subspace import Subspace
 
 FittedModel = GaussianSparseCoding | NoiseFreeSparseCoding
 
-SHARED, SPIKE_AND_SLAB = "shared prior", "spike and slab"
+LAPLACIAN, SHARED, SPIKE_AND_SLAB = "Laplacian prior", "shared prior", "spike and slab"
 
 NOISE_FLOOR = 1e-4  # least noise variance, relative to the mean variance of the channels
 _SEARCH_POINTS = 5000  # enough to tell good runs from bad ones
@@ -198,8 +198,8 @@ def most_likely(results: list[Result]) -> int:
 class Noisy:
     """A kind of model with isotropic noise, fitted by exact inference."""
 
-    def __init__(self, name: str, prior: PriorFamily) -> None:
-        self.name, self.prior = name, prior
+    def __init__(self, name: str, prior: PriorFamily, learn: Collection[str] = LEARNABLE) -> None:
+        self.name, self.prior, self.learn = name, prior, frozenset(learn)
 
     def fit(
         self,
@@ -226,6 +226,7 @@ class Noisy:
             shared_prior=prior.shared,
             n_init=len(starts),
             min_noise=NOISE_FLOOR,
+            to_learn=sorted(self.learn),
         )
         model.keep(results, mixture.mean, kept)
         model.n_features_in_ = len(mixture.mean)
@@ -256,7 +257,7 @@ class Noisy:
         result = maximise(
             data,
             start.parameters,
-            Model(self.prior),
+            Model(self.prior, learn=self.learn),
             noise_floor=NOISE_FLOOR * mixture.variance,
             anneal_from=start.annealing.share * mixture.variance,
             anneal_iterations=start.annealing.iterations,
@@ -277,17 +278,25 @@ def fit_noisy(
 ) -> list[Candidate]:
     """All kinds of models with noise that can be afforded.
 
-    Few parameters are what heavy noise asks for: one prior for all sources. The paper's spike and
-    slab has a prior for each source; priors of three Gaussians for each are for skewed sources and
-    little noise.
+    Few parameters are what heavy noise asks for: a prior that is fixed, or one that all sources
+    share. The paper's spike and slab has a prior for each source; priors of three Gaussians for
+    each are for skewed sources and little noise.
     """
     overcomplete = n_sources > mixture.data.shape[1]
     start = overcomplete_start if overcomplete else rotated_start
     n_components = 3 if 3**n_sources <= _MOST_STATES else 2
-    family = Noisy(SHARED, PriorFamily(n_components - 1, soft_spike=True, shared=True))
+    family = PriorFamily(n_components - 1, soft_spike=True, shared=True)
     prior = heavy_tailed(n_sources, n_components)
+    candidates = []
     n_runs = n_init or (24 if overcomplete else 2)
-    candidates = [family.fit(mixture, [start(mixture, prior) for _ in range(n_runs)])]
+    starts = [start(mixture, prior) for _ in range(n_runs)]
+    if not overcomplete:
+        second = unit_start(mixture, noise_free, prior) if noise_free else start(mixture, prior)
+        fixed = Noisy(LAPLACIAN, family, learn=("components", "noise", "mean"))
+        candidates.append(fixed.fit(mixture, [starts[0], second]))
+        starts[-1] = Start(candidates[0].parameters.shifted(-mixture.mean), _NONE)
+    shared = Noisy(SHARED, family).fit(mixture, starts)
+    candidates.append(shared)
     n_runs = n_init or (24 if overcomplete else 3)
     candidates.append(fit_spike_and_slab(mixture, n_sources, n_runs))
     if noise_free is not None and n_components == 3:
@@ -297,7 +306,7 @@ def fit_noisy(
         offset = before.offset - mixture.mean
         starts = [
             Start(Parameters(before.mixing, offset, before.prior, noise), _FROM_NOISE_FREE),
-            Start(candidates[0].parameters.shifted(-mixture.mean), _NONE),
+            Start(shared.parameters.shifted(-mixture.mean), _NONE),
         ]
         candidates.append(Noisy("own priors", own).fit(mixture, starts))
     return candidates
@@ -323,6 +332,15 @@ def rotated_start(mixture: Mixture, prior: Prior) -> Start:
     scale = np.sqrt(prior.variance + prior.mean**2)
     noise = IsotropicNoise(_FROM_ANYWHERE.share * mixture.variance, len(mixing))
     return Start(Parameters(mixing / scale, np.zeros(len(mixing)), prior, noise), _FROM_ANYWHERE)
+
+
+def unit_start(mixture: Mixture, noise_free: Candidate, prior: Prior) -> Start:
+    """The directions of a model without noise, with a prior of unit variance."""
+    before = noise_free.parameters
+    mixing = before.mixing * np.sqrt(before.prior.variance)
+    noise = IsotropicNoise(_FROM_NOISE_FREE.share * mixture.variance, len(mixing))
+    offset = before.mean - mixture.mean
+    return Start(Parameters(mixing, offset, prior, noise), _FROM_NOISE_FREE)
 
 
 def overcomplete_start(mixture: Mixture, prior: Prior) -> Start:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.random import Generator
 
@@ -13,13 +15,30 @@ from .prior import Prior
 
 
 def heavy_tailed(n_latents: int, n_components: int) -> Prior:
-    """Latents of unit variance, about as heavy-tailed as a Laplacian: Gaussians of equal weight
-    whose variances are a geometric series.
-    """
+    """Latents of unit variance, as near to Laplacian as so many Gaussians of mean zero can be."""
+    weights, variances = _laplacian(n_components)
     shape = (n_latents, n_components)
-    variances = np.geomspace(0.1, 2.5, n_components)
-    variances = np.tile(variances / variances.mean(), (n_latents, 1))
-    return Prior(np.full(shape, 1 / n_components), np.zeros(shape), variances)
+    return Prior(
+        np.tile(weights, (n_latents, 1)), np.zeros(shape), np.tile(variances, (n_latents, 1))
+    )
+
+
+@cache
+def _laplacian(n_components: int) -> tuple[Array, Array]:
+    """Weights and variances of the scale mixture nearest to a unit Laplacian: EM on a grid of its
+    density.
+    """
+    squares = np.linspace(0.005, 12.0, 1200)[:, None] ** 2
+    density = np.exp(-np.sqrt(2 * squares))
+    density /= density.sum()
+    weights = np.full(n_components, 1 / n_components)
+    variances = np.geomspace(0.1, 2.5, n_components) if n_components > 1 else np.ones(1)
+    for _ in range(300):
+        parts = weights / np.sqrt(variances) * np.exp(-squares / (2 * variances))
+        parts *= density / parts.sum(axis=1, keepdims=True)
+        weights = parts.sum(axis=0)
+        variances = (parts * squares).sum(axis=0) / weights
+    return weights, variances / (weights @ variances)
 
 
 def random_rotations(n_runs: int, size: int, rng: Generator) -> Array:

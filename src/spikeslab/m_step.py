@@ -58,14 +58,15 @@ class Model:
         return parameters.scaled_latents(1 / self.prior.canonical_scale(parameters.prior))
 
     def n_parameters(self, parameters: Parameters) -> int:
-        """Free numbers: W, prior, noise and offset."""
+        """Free numbers of what is learned."""
         n_latents, n_features = parameters.n_latents, parameters.n_features
-        return (
-            n_features * n_latents
-            + self.prior.n_parameters(n_latents)
-            + parameters.noise.n_parameters
-            + n_features
-        )
+        numbers = {
+            "components": n_features * n_latents,
+            "prior": self.prior.n_parameters(n_latents),
+            "noise": parameters.noise.n_parameters,
+            "mean": n_features,
+        }
+        return sum(numbers[name] for name in self.learn)
 
 
 def regression(model: Model, parameters: Parameters, s: Statistics) -> tuple[Array, Array, Array]:
