@@ -23,8 +23,15 @@ def with_value(value):
     return X
 
 
+def with_column(value):
+    X = GOOD.copy()
+    X[:, 1] = value
+    return X
+
+
 BAD_DATA = {
-    "nan": (with_value(np.nan), ValueError, "NaN"),
+    "a column of nan": (with_column(np.nan), ValueError, "column 1 of X has no observed value"),
+    "nothing but nan": (np.full((9, 3), np.nan), ValueError, "column 0 of X has no observed value"),
     "infinity": (with_value(np.inf), ValueError, "infinity"),
     "no rows": (np.empty((0, 3)), ValueError, "0 sample"),
     "no columns": (np.empty((5, 0)), ValueError, "0 feature"),
@@ -104,7 +111,7 @@ def assert_not_fitted(model):
 def test_a_failed_refit_keeps_the_previous_fit():
     model = GaussianSparseCoding(2, random_state=0).fit(GOOD)
     before = model.transform(GOOD)
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="no observed value"):
         model.fit(np.full((5, 2), np.nan))
     np.testing.assert_array_equal(model.transform(GOOD), before)
     assert model.n_features_in_ == 3
@@ -151,7 +158,7 @@ def test_a_fitted_model_refuses_bad_data(method):
     call = getattr(model, method)
     for X, error, message in (
         (GOOD[:, :2], ValueError, "2 features"),
-        (with_value(np.nan), ValueError, "NaN"),
+        (with_value(np.inf), ValueError, "infinity"),
         (GOOD[0], ValueError, "2D array"),
         (GOOD + 1j, ValueError, "Complex"),
         (np.empty((0, 3)), ValueError, "0 sample"),

@@ -70,6 +70,7 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     """
 
     _learned: ClassVar[Any]  # the class of parameters_
+    _takes_missing: ClassVar[bool] = False  # whether NaN in X means something
 
     # fitted attributes that are set together
     parameters_: Any
@@ -121,7 +122,11 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def score(self, X, y=None) -> float:
         """Mean log density of the samples; y is ignored."""
-        return float(self.score_samples(X).mean())
+        return float(self._scores(X).mean())
+
+    def _scores(self, X) -> Array:
+        """Log density of the samples that count."""
+        return self.score_samples(X)
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw data of shape (n_samples, n_features) and their latents from the model."""
@@ -136,7 +141,7 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def bic(self, X) -> float:
         """Bayesian information criterion; lower is better."""
-        scores = self.score_samples(X)
+        scores = self._scores(X)
         return -2 * float(scores.sum()) + self.n_parameters * float(np.log(len(scores)))
 
     @property
@@ -214,7 +219,12 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _validate(self, X, *, reset: bool) -> np.ndarray:
         return validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=1 + reset
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=1 + reset,
+            ensure_all_finite="allow-nan" if self._takes_missing else True,
         )
 
     def _fitted(self) -> Any:

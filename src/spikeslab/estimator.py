@@ -18,10 +18,11 @@ from ._arrays import Array, as_array
 from ._checks import check_bool, check_choice, check_integer, check_real
 from ._estimator import Run, SparseCodingEstimator, print_run
 from .checkpoint import Checkpoint, digest
-from .initialise import STARTS
+from .initialise import STARTS, observed_moments
 from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
+from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
 from .parameters import Parameters
 from .posterior import Inference, Posterior
@@ -41,6 +42,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
     ``x``: each is exactly zero with probability ``1 - activation_[h]``, and Gaussian otherwise. The
     posterior over all combinations of active latents is computed in closed form, so the likelihood
     is exact and never falls during the fit.
+
+    NaN in the data is an entry that was not observed. Everything is then about the observed
+    entries, exactly, and `impute` predicts the others. Rows without any are ignored.
 
     Parameters
     ----------
@@ -135,6 +139,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
     """
 
     _learned = Parameters
+    _takes_missing = True
     parameters_: Parameters
 
     def __init__(
@@ -197,9 +202,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
         with self._unchanged_on_error():
             model = self._model()
             X = self._validate(X, reset=True)
-            mean = X.mean(axis=0, dtype=np.float64)
-            data = Expectation(X, "full", mean)
-            covariance = data.yy / len(X)
+            mean, covariance = self._moments(X)
             variance = covariance.trace() / len(mean)
             if not variance > 0:
                 raise ValueError(
@@ -223,6 +226,24 @@ class GaussianSparseCoding(SparseCodingEstimator):
             raise KeyboardInterrupt
         self._warn_if_cut_short(best.reason)
         return self
+
+    def _moments(self, X: np.ndarray) -> tuple[Array, Array]:
+        """Mean and covariance of the data, as far as they are observed."""
+        mean = X.mean(axis=0, dtype=np.float64)
+        if not np.isnan(mean).any():
+            return mean, Expectation(X, "full", mean).yy / len(X)
+        if self.noise == "full":
+            raise ValueError(REFUSED)
+        mean, covariance, counts = observed_moments(X)
+        if not counts.all():
+            column = int(np.argmin(counts))
+            names = getattr(self, "feature_names_in_", None)
+            named = "" if names is None else f" ({names[column]!r})"
+            raise ValueError(
+                f"column {column}{named} of X has no observed value; leave it out: nothing can be "
+                "learned about it"
+            )
+        return mean, covariance
 
     def keep(self, results: list[Result], mean: Array, best: Result) -> None:
         """Set the fitted attributes from the best of the runs on data less its mean."""
@@ -429,9 +450,50 @@ class GaussianSparseCoding(SparseCodingEstimator):
             latents[rows] = inference.moments(block, each=True).mean
         return latents
 
-    def score_samples(self, X) -> Array:
-        """Log density of each sample."""
+    def impute(self, X, *, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """X with its missing entries (NaN) filled in.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Return also how sure.
+
+        Returns
+        -------
+        filled : array of shape (n_samples, n_features)
+            Observed entries as they are, the others by their mean given the observed ones of their
+            row; in rows without any that is the mean of the model.
+        std : array of shape (n_samples, n_features)
+            Standard deviations of the missing entries, their noise included; 0 for observed ones.
+        """
         X, parameters = self._checked(X)
+        check_bool("return_std", return_std)
+        inference = InferenceWithMissing(parameters.shifted(-parameters.offset))
+        filled, std = X.copy(), np.zeros_like(X)
+        for rows, block in self._centred_blocks(X, inference.n_states):
+            missing = np.isnan(block)
+            some = missing.any(axis=1)
+            mean, variance = inference.predict(block[some])
+            where = missing[some]
+            at = np.nonzero(missing)
+            filled[rows][at] = (mean + parameters.offset)[where]
+            std[rows][at] = np.sqrt(variance[where])
+        return (filled, std) if return_std else filled
+
+    def score_samples(self, X) -> Array:
+        """Log density of what is observed of each sample."""
+        return self._log_densities(self._checked(X)[0])
+
+    def _scores(self, X) -> Array:
+        X, _ = self._checked(X)
+        count = informative(X)
+        if not count.any():
+            raise ValueError("X has no observed value: there is nothing to score")
+        return self._log_densities(X)[count]
+
+    def _log_densities(self, X: np.ndarray) -> Array:
+        parameters = self.parameters_
         inference = self._infer(parameters.shifted(-parameters.offset))
         densities = np.empty(len(X))
         for rows, block in self._centred_blocks(X, inference.n_states):
@@ -444,16 +506,21 @@ class GaussianSparseCoding(SparseCodingEstimator):
         """
         X, parameters = self._checked(X)
         centred = np.subtract(X, parameters.offset, dtype=np.float64)
-        return Posterior(parameters.shifted(-parameters.offset), centred)
+        return Posterior(parameters.shifted(-parameters.offset), centred, self._infer)
 
     @property
     def n_parameters(self) -> int:
         """Free numbers of the fitted model."""
         return self._model().n_parameters(self._fitted())
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.noise != "full"
+        return tags
+
     def _infer(self, parameters: Parameters) -> Inference:
         """The posterior of the latents for given parameters."""
-        return Inference(parameters)
+        return InferenceWithMissing(parameters)
 
     def _checked(self, X) -> tuple[np.ndarray, Parameters]:
         parameters = self._fitted()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ _STATE_BLOCK = 1 << 24
 # Signal to noise ratio above which the product Sigma^-1 W Lam may cancel.
 _STEEP = 1e6
 _LOG_2_PI = float(np.log(2 * np.pi))
+
+NOTHING = np.zeros(())  # adds nothing to a sum of any shape
 
 
 def _regression(mixing: Array, precision: Array, variance: Array) -> Array:
@@ -37,6 +40,9 @@ def _solve_root(root: Array, M: Array) -> Array:
 class Moments(NamedTuple):
     """Posterior moments of a block of N points. The first three are per point, the last two of
     these only on request.
+
+    Where entries of y are missing their expectations stand for them in `cross`, and are summed in
+    `y` and `yy`.
     """
 
     log_evidence: Array  # (N,), log density of each point
@@ -47,6 +53,8 @@ class Moments(NamedTuple):
     second: Array  # (H, K), <x^2> where the component is on, summed
     outer: Array  # (H, H), <xx'> summed
     cross: Array  # (D, H), y <x>' summed
+    y: Array = NOTHING  # (D,), of the missing entries alone, summed
+    yy: Array = NOTHING  # what the noise model depends on of their squares, summed
 
 
 class Supports(NamedTuple):
@@ -210,8 +218,13 @@ class Posterior:
         Log density of each point.
     """
 
-    def __init__(self, parameters: Parameters, Y: Array) -> None:
-        self._inference = Inference(parameters)
+    def __init__(
+        self,
+        parameters: Parameters,
+        Y: Array,
+        infer: Callable[[Parameters], Inference] = Inference,
+    ) -> None:
+        self._inference = infer(parameters)
         self._data = Y
         moments = self._inference.moments(Y, each=True)
         self.mean = moments.mean

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._arrays import Array
+from .missing import REFUSED, InferenceWithMissing, has_missing, informative
 from .noise import NOISES
 from .parameters import Parameters
 from .posterior import Inference
@@ -19,8 +20,6 @@ from .posterior import Inference
 # State visits and numbers of data that make a block: milliseconds of work, a few megabytes.
 _BLOCK_VISITS, _BLOCK_NUMBERS = 1 << 22, 1 << 20
 _LEAST_POINTS, _MOST_POINTS = 256, 1 << 14
-
-_NOTHING = np.zeros(())  # what does not change with the parameters is added once, at the end
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,6 +62,9 @@ def block_slices(shape: tuple[int, ...], n_states: float) -> Iterator[slice]:
 class Expectation:
     """The E-step on data in memory: called with parameters, it returns their Statistics.
 
+    NaN is an entry that is missing: the likelihood is that of the observed ones, and expectations
+    of the others are in the Statistics. Rows without any observed entry do not count.
+
     Blocks of rows are shifted and converted to float64 one at a time, so that memory does not grow
     with the data. Their borders depend on the data's shape and the number of states alone: the
     result is the same for any number of threads.
@@ -81,7 +83,8 @@ class Expectation:
     Attributes
     ----------
     y, yy : arrays
-        The part of the Statistics that does not depend on the parameters.
+        The part of the Statistics that does not depend on the parameters: sums of what is
+        observed.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Expectation:
         noise_kind: str = "isotropic",
         shift: ArrayLike = 0.0,
         executor: Executor | None = None,
-        infer: Callable[[Parameters], Inference] = Inference,
+        infer: Callable[[Parameters], Inference] = InferenceWithMissing,
     ) -> None:
         self._data, self._shift, self._executor = X, np.asarray(shift, np.float64), executor
         self._infer = infer
@@ -99,6 +102,10 @@ class Expectation:
         self.y, self.yy = np.zeros(X.shape[1]), np.zeros(())
         for rows in block_slices(X.shape, 1):
             block = self._rows(rows)
+            if has_missing(block):
+                if noise_kind == "full":
+                    raise ValueError(REFUSED)
+                block = np.where(np.isnan(block), 0.0, block)
             self.y = self.y + block.sum(axis=0)
             self.yy = self.yy + product(block.T, block.T)
 
@@ -107,7 +114,8 @@ class Expectation:
     def _rows(self, rows: slice) -> Array:
         if self._kept is not None:
             return self._kept[rows]
-        return np.subtract(self._data[rows], self._shift, dtype=np.float64)
+        block = np.subtract(self._data[rows], self._shift, dtype=np.float64)
+        return block[informative(block)] if has_missing(block) else block
 
     def __call__(self, parameters: Parameters) -> Statistics:
         inference = self._infer(parameters)
@@ -124,8 +132,8 @@ class Expectation:
                 moments.first.sum(axis=1),
                 moments.outer,
                 moments.cross,
-                _NOTHING,
-                _NOTHING,
+                moments.y,
+                moments.yy,
             )
 
         slices = block_slices(self._data.shape, inference.n_states)
@@ -139,8 +147,8 @@ class Expectation:
             total.x,
             total.xx,
             total.yx,
-            self.y,
-            self.yy,
+            self.y + total.y,
+            self.yy + total.yy,
         )
 
 

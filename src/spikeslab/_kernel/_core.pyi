@@ -91,3 +91,16 @@ class Observed:
         the points: per component the probability, <x> and <x^2> (3, H, K), <xx'> (H, H) and y <x>'
         (D, H).
         """
+    def incomplete_evidence(self, y: _Array) -> _Array:
+        """Log density of the observed entries of each row of y, NaN being missing, (N,). Unlike
+        `evidence` it is complete, constants included.
+        """
+
+    def incomplete_moments(
+        self, y: _Array, each: bool = False
+    ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array, _Array, _Array]:
+        """Log density of the observed entries (N,), <x> (N or 0, H), component probabilities (N or
+        0, H, K), <xx'> (N or 0, H, H); summed over the points: per component the probability, <x>
+        and <x^2> (3, H, K), <xx'> (H, H), y <x>' of the observed entries (D, H); over the points
+        that miss each feature: <x> (D, H) and <xx'> (D, H, H).
+        """

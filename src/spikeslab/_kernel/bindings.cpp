@@ -142,6 +142,35 @@ class Observed {
     return nb::make_tuple(log_density, mean, probabilities, sums, outer, cross);
   }
 
+  Array incomplete_evidence(const Matrix& y) const {
+    check(y);
+    Array log_density = blank({y.shape(0)});
+    const IncompletePoints points{static_cast<long>(y.shape(0)), &observation_, y.data(), log_density.data(), nullptr, nullptr,
+                                  nullptr};
+    nb::gil_scoped_release release;
+    kernel().walk_incomplete(tree_.plan(), points, nullptr);
+    return log_density;
+  }
+
+  nb::tuple incomplete_moments(const Matrix& y, bool each) const {
+    check(y);
+    const Plan& plan = tree_.plan();
+    const size_t count = y.shape(0), some = each ? count : 0, n = plan.latents, k = plan.components;
+    const size_t features = observation_.features;
+    Array log_density = blank({count}), mean = blank({some, n}), probabilities = zeros({some, n, k}), second = blank({some, n, n});
+    Array sums = zeros({3, n, k}), outer = zeros({n, n}), cross = zeros({features, n});
+    Array missing_mean = zeros({features, n}), missing_second = zeros({features, n, n});
+    const IncompletePoints points{static_cast<long>(count), &observation_, y.data(), log_density.data(),
+                                  each ? mean.data() : nullptr, each ? probabilities.data() : nullptr,
+                                  each ? second.data() : nullptr};
+    const IncompleteSums out{sums_at(sums, n * k, outer.data(), cross.data()), missing_mean.data(), missing_second.data()};
+    {
+      nb::gil_scoped_release release;
+      kernel().walk_incomplete(plan, points, &out);
+    }
+    return nb::make_tuple(log_density, mean, probabilities, second, sums, outer, cross, missing_mean, missing_second);
+  }
+
  private:
   const Tree& tree_;
   Observation observation_{};
@@ -253,7 +282,9 @@ NB_MODULE(_core, m) {
            nb::keep_alive<1, 2>(), nb::arg("tree"), nb::arg("precise"), nb::arg("gain"), nb::arg("mixing"),
            nb::arg("offset"), nb::arg("precision"), nb::arg("b0"), nb::arg("xhat0"))
       .def("evidence", &Observed::evidence, nb::arg("y"))
-      .def("moments", &Observed::moments, nb::arg("y"), nb::arg("each") = false);
+      .def("moments", &Observed::moments, nb::arg("y"), nb::arg("each") = false)
+      .def("incomplete_evidence", &Observed::incomplete_evidence, nb::arg("y"))
+      .def("incomplete_moments", &Observed::incomplete_moments, nb::arg("y"), nb::arg("each") = false);
 }
 
 }  // namespace spikeslab

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "densities.hpp"
+#include "incomplete.hpp"
 #include "walk.hpp"
 
 namespace spikeslab {
@@ -11,6 +12,7 @@ namespace spikeslab {
 struct Kernel {
   const char* name;
   Walk* walk;
+  WalkIncomplete* walk_incomplete;
   SumDensities* sum_densities;
 };
 
