@@ -176,6 +176,73 @@ def log_density(
     return logsumexp(terms, axis=0)
 
 
+class Completion(NamedTuple):
+    """What the observed entries of one point say about z = (y, x), (D + H,).
+
+    Attributes
+    ----------
+    log_density : float
+        Of the observed entries; 0 without any.
+    mean : array of shape (D + H,)
+        E[z], in which observed entries are themselves.
+    outer : array of shape (D + H, D + H)
+        E[z z'].
+    probabilities, first, second : arrays of shape (H, K)
+        As in `Posterior`.
+    """
+
+    log_density: float
+    mean: Array
+    outer: Array
+    probabilities: Array
+    first: Array
+    second: Array
+
+
+def completion(
+    y: Array,
+    mixing: Array,
+    offset: Array,
+    covariance: Array,
+    weights: Array,
+    means: Array,
+    variances: Array,
+) -> Completion:
+    """Condition the explicit mixture of Gaussians of (y, x) on the entries of y that are no NaN."""
+    n_features, n_latents = mixing.shape
+    n_components = weights.shape[1]
+    latents = np.arange(n_latents)
+    states = _all_states(n_latents, n_components)
+    observed = np.flatnonzero(~np.isnan(y))
+    log_weights, locations, spreads = [], [], []
+    for state in states:
+        m, V = means[latents, state], np.diag(variances[latents, state])
+        location = np.concatenate([offset + mixing @ m, m])
+        joint = np.block([[mixing @ V @ mixing.T + covariance, mixing @ V], [V @ mixing.T, V]])
+        log_weight = _log(weights[latents, state]).sum()
+        if len(observed):
+            block = joint[np.ix_(observed, observed)]
+            gain = np.linalg.solve(block, joint[observed]).T
+            log_weight += multivariate_normal.logpdf(y[observed], location[observed], block)
+            location = location + gain @ (y[observed] - location[observed])
+            joint = joint - gain @ joint[observed]
+        log_weights.append(log_weight)
+        locations.append(location)
+        spreads.append(joint)
+
+    size = n_features + n_latents
+    mean, outer = np.zeros(size), np.zeros((size, size))
+    probabilities, first, second = np.zeros((3, n_latents, n_components))
+    for state, p, z, C in zip(states, softmax(log_weights), locations, spreads, strict=True):
+        x, spread = z[n_features:], np.diag(C)[n_features:]
+        mean += p * z
+        outer += p * (np.outer(z, z) + C)
+        probabilities[latents, state] += p
+        first[latents, state] += p * x
+        second[latents, state] += p * (x**2 + spread)
+    return Completion(float(logsumexp(log_weights)), mean, outer, probabilities, first, second)
+
+
 def model_moments(
     mixing: Array,
     offset: Array,

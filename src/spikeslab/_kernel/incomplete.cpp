@@ -13,8 +13,10 @@ namespace SPIKESLAB_ISA {
 namespace {
 
 constexpr double kLogTwoPi = 1.8378770664093453;
-constexpr int kUnrolled = 4;      // latents at the bottom of the tree whose loops have a fixed length
+constexpr int kUnrolled = 4;  // latents at the bottom of the tree whose loops have a fixed length
 constexpr int kRuntime = -1;
+constexpr double kDepth = 400;
+constexpr double kNothing = 1e-210;  // a mass of less than 2^-kDepth by far, whose moments would be slow subnormal numbers
 
 enum class Pass { kMaximum, kMass, kMoments };
 
@@ -83,7 +85,9 @@ class Elimination {
   Vec node(int runtime, const Vec* Lam, const Vec* x, Vec w, Vec scale, const Vec* A, const Vec* b, Vec* E, Vec* S,
            Vec* memory) const {
     if constexpr (kM == 0) {
-      return kPass == Pass::kMaximum ? w : exp2(w) * scale;
+      if constexpr (kPass == Pass::kMaximum) return w;
+      const Vec mass = exp2(w) * scale;
+      return where(mass > kNothing, mass);
     } else {
       constexpr int kChild = kM == kRuntime ? kRuntime : kM - 1;
       const int h = (kM == kRuntime ? runtime : kM) - 1, size = triangle(h);
@@ -417,8 +421,10 @@ void walk_incomplete(const Plan& plan, const IncompletePoints& points, const Inc
   Vec* sums_memory = reinterpret_cast<Vec*>(workspace(Slot::kSums, sums_size * kLanes));
   double log_weight = 0;
   for (int i = 0; i < n; i++) log_weight += log(plan.levels[i].components[plan.levels[i].count - 1].weight);
-  // The weights' range is shared with `scale`, at least 1: only a start that leaves room for it saves the pass for the maximum.
-  const bool safe = plan.start >= 0 && !isinf(plan.start);
+  // Moments are not normalised before the end, which takes room above the weights: they are at most 1. Unless some state of
+  // every point then has at least 2^-kDepth, the largest weight is looked for first (without `scale`, which is at least 1).
+  const double first = plan.start - kTop;
+  const bool safe = first >= -kDepth && !isinf(first);
 
   const auto each = [&](LaneSums* sums) {
     for (long start = 0; start < points.count; start += kLanes) {
@@ -426,7 +432,7 @@ void walk_incomplete(const Plan& plan, const IncompletePoints& points, const Inc
       block.read(model, points.y + start * features, count);
       block.prepare(model);
       for (int i = 0; i < n; i++) block.x[i] *= kUnit;
-      Vec w = broadcast(safe ? plan.start : 0);
+      Vec w = broadcast(safe ? first : 0);
       if (!safe) w = -maximum_pass.walk(block.Lam, block.x, w, block.A, block.b, E, S, memory);
       if (sums) memset(totals, 0, sizeof(Vec) * totals_size);
       const Vec z = sums ? moments_pass.walk(block.Lam, block.x, w, block.A, block.b, E, S, memory)

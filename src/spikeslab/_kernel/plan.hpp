@@ -33,6 +33,7 @@ namespace spikeslab {
 
 constexpr double kUnit = 0.84932180028801904272;  // sqrt(log2(e) / 2)
 constexpr double kLog2 = 0.69314718055994530942;
+constexpr double kTop = 900;  // log2 of the largest weight that a state may have
 
 struct Component {
   double weight, mean, variance;
@@ -64,7 +65,7 @@ struct Plan {
   const Level* levels;
   const double *A, *Lam;              // in the order of the levels
   const double *forward, *backward;   // tables of the whole tree, where tabulated == latents
-  double start;   // log2 weight of the reference state at which nothing overflows; infinite: look for the maximum first
+  double start;   // log2 weight of the reference state at which no state exceeds kTop; infinite: look for the maximum first
 };
 
 inline __attribute__((always_inline)) long leaves(const Plan& p, int m) { return m ? p.levels[m - 1].leaves : 1; }

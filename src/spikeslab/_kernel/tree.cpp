@@ -17,7 +17,7 @@ constexpr int kLeafLatents[] = {0, 0, 4, 2, 1};  // by the number of components
 constexpr int kMostUnrolled = 4;         // components
 // Forward weights run from 2^kTop down to 2^-1021: as long as the best state is at most this many bits better than the
 // reference, no point's evidence underflows.
-constexpr double kTop = 900, kMostBits = 1800;
+constexpr double kMostBits = 1800;
 
 int forward_stride(const Plan& plan) { return plan.layout.means ? 4 : 2; }
 
