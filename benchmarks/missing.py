@@ -151,9 +151,9 @@ def real_tables(seeds: int) -> str:
     taken = ", ".join(f"{method} {value:.1f}" for method, value in seconds.items())
     lines += [
         "",
-        f"GaussianSparseCoding has diagonal noise and of {LATENTS} latents what BIC of the observed "
-        "entries asks for (the search is part of its time); the others have scikit-learn's "
-        "defaults. "
+        f"GaussianSparseCoding has diagonal noise, and of {LATENTS} latents those that BIC of the "
+        "observed entries asks for (the search is part of its time); the others have "
+        "scikit-learn's defaults. "
         f"Seconds of processor time for all of it: {taken}.",
         "",
     ]

@@ -187,6 +187,14 @@ def test_nothing_overflows_however_far_the_points(kernel):
         np.testing.assert_allclose(moments.probabilities.sum(axis=2), 1, rtol=1e-9)
 
 
+def test_points_of_the_wrong_shape_are_refused():
+    p, Y = problem(FAMILIES["1slab-hard-own"], "isotropic", (4, 3))
+    inference = InferenceWithMissing(p)
+    for method in (inference.log_evidence, inference.moments, inference.covariance):
+        with pytest.raises(ValueError, match="y must be points x features"):
+            method(Y[:, :3])
+
+
 @by_noise
 def test_supports_and_samples_follow_the_posterior(noise):
     p, Y = problem(FAMILIES["1slab-soft-own-means"], noise, (4, 3), n_points=6)

@@ -59,6 +59,17 @@ class InferenceWithMissing(Inference):
         if not has_missing(Y):
             return super().moments(Y, each)
         Y = self._separable(Y)
+        holed = np.isnan(Y).any(axis=1)
+        if each or holed.all():
+            return self._completed(Y, each)
+        complete, completed = super().moments(Y[~holed]), self._completed(Y[holed], False)
+        log_evidence = np.empty(len(Y))
+        log_evidence[~holed], log_evidence[holed] = complete.log_evidence, completed.log_evidence
+        sums = (a + b for a, b in zip(complete[1:], completed[1:], strict=True))
+        return Moments._make([log_evidence, *sums])
+
+    def _completed(self, Y: Array, each: bool) -> Moments:
+        """Moments by the kernel that is slower, but takes missing entries."""
         log_density, mean, probabilities, _, sums, outer, cross, missing_x, missing_xx = (
             self._observed.incomplete_moments(Y, each)
         )
@@ -85,20 +96,20 @@ class InferenceWithMissing(Inference):
         )
 
     def covariance(self, Y: Array) -> Array:
-        if not has_missing(Y):
-            return super().covariance(Y)
-        _, mean, _, second, *_ = self._observed.incomplete_moments(self._separable(Y), True)
-        return second - mean[:, :, None] * mean[:, None, :]
+        return self._mean_and_covariance(Y)[1] if has_missing(Y) else super().covariance(Y)
 
     def predict(self, Y: Array) -> tuple[Array, Array]:
         """Mean and variance of every entry, (N, D) each, were it to be drawn anew from the
         posterior of its row.
         """
-        mixing, noise = self.parameters.mixing, self.parameters.noise
-        mean = self.moments(Y, each=True).mean
-        covariance = self.covariance(Y)
-        variance = ((mixing @ covariance) * mixing).sum(axis=2) + 1 / noise.precision
-        return mean @ mixing.T + self.parameters.offset, variance
+        W, c = self.parameters.mixing, self.parameters.offset
+        mean, covariance = self._mean_and_covariance(Y)
+        spread = np.maximum(((W @ covariance) * W).sum(axis=2), 0.0)
+        return mean @ W.T + c, spread + 1 / self.parameters.noise.precision
+
+    def _mean_and_covariance(self, Y: Array) -> tuple[Array, Array]:
+        _, x, _, xx, *_ = self._observed.incomplete_moments(self._separable(Y), True)
+        return x, xx - x[:, :, None] * x[:, None, :]
 
     def supports(self, Y: Array, k: int) -> Supports:
         if not has_missing(Y):

@@ -97,8 +97,10 @@ class Elimination {
       Vec *Lam1 = memory, *A1 = Lam1 + size, *S1 = A1 + size, *x1 = S1 + size, *b1 = x1 + h, *E1 = b1 + h, *deeper = E1 + h;
       const Vec L = maximum(Lam_row[h], broadcast(level.least_variance)), Ahh = maximum(A_row[h], Vec{});
       Vec total = kPass == Pass::kMaximum ? broadcast(-HUGE_VAL) : Vec{};
-      if constexpr (kMoments)
-        for (int j = 0; j <= h; j++) E[h] = S[size + j] = Vec{};
+      if constexpr (kMoments) {
+        E[h] = Vec{};
+        for (int j = 0; j <= h; j++) S[size + j] = Vec{};
+      }
       for (int k = 0; k < level.count; k++) {
         const Component& c = level.components[k];
         const bool moves_forward = k < level.count - 1, moves_backward = !(k == 0 && level.hard);
