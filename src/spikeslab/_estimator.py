@@ -79,6 +79,7 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     n_iter_: int
     converged_: bool
     runs_: list[Run]
+    n_samples_seen_: int  # where there is a partial_fit
 
     # ---- what was found ----
 
@@ -166,6 +167,8 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             "log_likelihood": self.log_likelihood_,
             "converged": self.converged_,
         }
+        if hasattr(self, "n_samples_seen_"):
+            record["n_samples_seen"] = self.n_samples_seen_
         arrays["record"] = np.array(json.dumps(record, default=_plain))
         arrays["history"] = np.array(self.history_)
         if hasattr(self, "feature_names_in_"):
@@ -189,6 +192,8 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             model.n_iter_ = record["n_iter"]
             model.log_likelihood_ = record["log_likelihood"]
             model.converged_ = record["converged"]
+            if "n_samples_seen" in record:
+                model.n_samples_seen_ = record["n_samples_seen"]
         model.n_features_in_ = model.parameters_.n_features
         if "feature_names" in arrays:
             model.feature_names_in_ = arrays["feature_names"].astype(object)

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -43,6 +44,20 @@ def digest(*arrays: np.ndarray) -> str:
         for first in range(0, len(array), rows):
             found.update(np.ascontiguousarray(array[first : first + rows]).data)
     return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A hash of data that are visited in blocks; the sum is that of both in this order."""
+
+    value: str
+
+    @classmethod
+    def of(cls, block: np.ndarray) -> Digest:
+        return cls(digest(block))
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(hashlib.sha256((self.value + other.value).encode()).hexdigest())
 
 
 class Checkpoint:

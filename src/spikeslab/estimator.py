@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from threading import Event
+from time import perf_counter
 from typing import Self
 
 import numpy as np
@@ -17,21 +19,24 @@ from sklearn.utils import check_random_state
 from ._arrays import Array, as_array
 from ._checks import check_bool, check_choice, check_integer, check_real
 from ._estimator import Run, SparseCodingEstimator, print_run
-from .checkpoint import Checkpoint, digest
-from .initialise import STARTS, observed_moments
+from .blocks import ArrayRows, Rows, Survey, open_rows, refuse
+from .checkpoint import Checkpoint, Digest, Journal, digest
+from .initialise import STARTS, observed_covariance
 from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
 from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
+from .online import Online, begin, maximise_online, step
 from .parameters import Parameters
 from .posterior import Inference, Posterior
 from .prior import PriorFamily
-from .statistics import Expectation, block_slices
+from .statistics import EStep, Expectation, block_points, block_slices
 
 _DEFAULT_COMPONENTS = 8
 _ANNEAL_FROM = 0.3  # of the mean variance
 _ANNEAL_ITERATIONS = 100
+_SAMPLE = 5000  # samples that are fitted in full before a pass in batches
 
 
 class GaussianSparseCoding(SparseCodingEstimator):
@@ -74,6 +79,11 @@ class GaussianSparseCoding(SparseCodingEstimator):
     accelerate : bool, default=True
         Quasi-Newton EM, which needs a small fraction of the iterations; False is the paper's plain
         EM.
+    batch_size : int, default=None
+        Samples in a batch of online EM, for very many samples: a fit of a few thousand samples is
+        refined in passes over all data, whose statistics forget what they learned from earlier
+        parameters. `max_iter` and `tol` then are about passes. None means every iteration looks at
+        all data, which is exact.
     min_noise : float, default=1e-4
         Least noise variance, relative to the mean variance of the features.
     anneal : "auto", bool or int, default="auto"
@@ -118,6 +128,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
     converged_ : bool
     runs_ : list of Run
         One record for every run.
+    n_samples_seen_ : int
+        Samples that the parameters were learned from.
 
     References
     ----------
@@ -141,6 +153,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
     _learned = Parameters
     _takes_missing = True
     parameters_: Parameters
+    n_samples_seen_: int = 0
+    _online: tuple[Array, Online] | None = None  # the shift of the data, and what was learned
 
     def __init__(
         self,
@@ -156,6 +170,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
         max_iter: int = 1000,
         tol: float = 1e-7,
         accelerate: bool = True,
+        batch_size: int | None = None,
         min_noise: float = 1e-4,
         anneal: str | bool | int = "auto",
         to_learn=None,
@@ -176,6 +191,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
         self.max_iter = max_iter
         self.tol = tol
         self.accelerate = accelerate
+        self.batch_size = batch_size
         self.min_noise = min_noise
         self.anneal = anneal
         self.to_learn = to_learn
@@ -190,6 +206,10 @@ class GaussianSparseCoding(SparseCodingEstimator):
     def fit(self, X, y=None, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Fit the model to samples X of shape (n_samples, n_features); y is ignored.
 
+        X may be larger than memory: a memory map, a zarr or HDF5 array or anything else of two
+        dimensions that is read by slicing, a list of blocks or an object that yields them whenever
+        it is iterated over, or a Dask array, whose blocks are worked on where they are.
+
         After Ctrl-C the best parameters so far are kept, and KeyboardInterrupt is raised on.
 
         With `checkpoint`, the path of a file, all runs are kept there every ten seconds. After a
@@ -201,8 +221,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
         """
         with self._unchanged_on_error():
             model = self._model()
-            X = self._validate(X, reset=True)
-            mean, covariance = self._moments(X)
+            rows = self._rows(X, reset=True)
+            survey = _survey(rows)
+            mean, covariance = self._moments(rows, survey)
             variance = covariance.trace() / len(mean)
             if not variance > 0:
                 raise ValueError(
@@ -210,40 +231,79 @@ class GaussianSparseCoding(SparseCodingEstimator):
                 )
             seeds = self._seeds()
             with (
-                self._checkpoint(checkpoint, X, model, seeds)
+                self._checkpoint(checkpoint, rows, model, seeds)
                 if checkpoint is not None
                 else nullcontext()
             ) as kept:
                 if kept is not None:
                     seeds = kept.drawn["seeds"]
                 starts = self._starts(model, mean, covariance, seeds)
-                results = self._run_all(model, X, mean, starts, variance, kept)
+                results = self._run_all(model, rows, mean, starts, seeds, variance, kept)
             if not any(result.history for result in results):
                 raise KeyboardInterrupt
             best = max(results, key=lambda result: result.log_likelihood)
         self.keep(results, mean, best)
+        self.n_samples_seen_, self._online = survey.n, None
         if any(result.reason == "interrupted" for result in results):
             raise KeyboardInterrupt
         self._warn_if_cut_short(best.reason)
         return self
 
-    def _moments(self, X: np.ndarray) -> tuple[Array, Array]:
+    def _moments(self, rows: Rows, survey: Survey) -> tuple[Array, Array]:
         """Mean and covariance of the data, as far as they are observed."""
-        mean = X.mean(axis=0, dtype=np.float64)
-        if not np.isnan(mean).any():
-            return mean, Expectation(X, "full", mean).yy / len(X)
+        if (survey.observed == survey.n).all():
+            mean = survey.y / survey.n
+            return mean, Expectation(rows, "full", mean).yy / survey.n
         if self.noise == "full":
             raise ValueError(REFUSED)
-        mean, covariance, counts = observed_moments(X)
-        if not counts.all():
-            column = int(np.argmin(counts))
+        if not survey.observed.all():
+            column = int(np.argmin(survey.observed))
             names = getattr(self, "feature_names_in_", None)
             named = "" if names is None else f" ({names[column]!r})"
             raise ValueError(
                 f"column {column}{named} of X has no observed value; leave it out: nothing can be "
                 "learned about it"
             )
-        return mean, covariance
+        mean = survey.y / survey.observed
+        return mean, observed_covariance(rows, mean)
+
+    def partial_fit(self, X, y=None) -> Self:
+        """Learn from one more batch of samples; y is ignored.
+
+        The first batch is fitted like any other data, and should have some hundred samples. Each
+        further one is a step of online EM: it enters running statistics, with a weight that falls
+        with the number of samples seen. `log_likelihood_` and `history_` then are of the batches,
+        each before it was learned from.
+        """
+        if not hasattr(self, "parameters_"):
+            return self.fit(X)
+        with self._unchanged_on_error():
+            model = self._model()
+            rows = self._rows(X, reset=False)
+            _survey(rows)
+            old = self.parameters_
+            _check_start(old, model, self.n_components, old.n_features)
+            shift, state = self._online or (
+                old.offset,
+                begin(old.shifted(-old.offset), self.n_samples_seen_),
+            )
+            floor = self.min_noise * state.statistics.variance / old.n_features
+            begun = perf_counter()
+            with _pool(_threads(self.n_jobs)) as executor:
+                batch = Expectation(rows, model.noise, shift, executor, self._infer)
+                state, total = step(model, state, batch, floor, expand=bool(self.accelerate))
+            self.parameters_ = model.canonical(state.parameters).shifted(shift)
+            self._online = shift, state
+            n_rows = rows.shape[0]
+            self.n_samples_seen_ = self.n_samples_seen_ + n_rows
+            self.n_iter_ = self.n_iter_ + 1
+            self.log_likelihood_ = total / n_rows
+            self.history_ = [*self.history_, self.log_likelihood_]
+            if self.callback is not None:
+                rate = n_rows / (perf_counter() - begun)
+                told = self.log_likelihood_, self.parameters_
+                self.callback(Progress(0, self.n_iter_, *told, points_per_second=rate))
+        return self
 
     def keep(self, results: list[Result], mean: Array, best: Result) -> None:
         """Set the fitted attributes from the best of the runs on data less its mean."""
@@ -271,6 +331,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
             check_bool(name, getattr(self, name))
         if self.n_components is not None:
             check_integer("n_components", self.n_components, 1)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, 1)
         for name in ("n_slabs", "n_init", "max_iter"):
             check_integer(name, getattr(self, name), 1)
         check_real("tol", self.tol, 0.0)
@@ -307,13 +369,14 @@ class GaussianSparseCoding(SparseCodingEstimator):
         return self.init if previous is None else previous
 
     def _seeds(self) -> list[int]:
-        """Of the runs; one from given parameters needs none."""
-        n_seeds = 0 if isinstance(self._given(), Parameters) else self.n_init
+        """Of the runs; one from given parameters needs none, unless it draws batches."""
+        given = isinstance(self._given(), Parameters)
+        n_seeds = int(self.batch_size is not None) if given else self.n_init
         random = check_random_state(self.random_state)
         return random.randint(np.iinfo(np.int32).max, size=n_seeds).tolist()
 
     def _checkpoint(
-        self, path: str | os.PathLike[str], X: np.ndarray, model: Model, seeds: list[int]
+        self, path: str | os.PathLike[str], rows: Rows, model: Model, seeds: list[int]
     ) -> Checkpoint:
         """The file of a fit, with all that its outcome depends on."""
         settings = self.get_params()
@@ -321,7 +384,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
             del settings[name]
         settings["to_learn"] = sorted(model.learn)
         settings["random_state"] = None if self.random_state is None else seeds
-        settings["data"] = digest(X)
+        settings["data"] = rows.total(Digest.of, block_points(rows.shape[1], 1)).value
         given = self._given()
         if isinstance(given, Parameters):
             given = digest(*given.arrays().values())
@@ -357,9 +420,10 @@ class GaussianSparseCoding(SparseCodingEstimator):
     def _run_all(
         self,
         model: Model,
-        X: np.ndarray,
+        rows: Rows,
         mean: Array,
         starts: list[Callable[[], Parameters]],
+        seeds: list[int],
         variance: float,
         checkpoint: Checkpoint | None,
     ) -> list[Result]:
@@ -374,32 +438,80 @@ class GaussianSparseCoding(SparseCodingEstimator):
                 print(_line(progress))
             return self.callback is not None and bool(self.callback(progress))
 
-        def run(number: int, data: Expectation) -> Result:
-            submitted.wait()  # Ctrl-C before would lose the run that was just being submitted
+        floor = self.min_noise * variance
+
+        def journal(number: int) -> Journal | None:
+            return None if checkpoint is None else checkpoint.journal(number)
+
+        def maximum(number: int, data: Expectation, callback, journal) -> Result:
             start = starts[number]()
             anneal = self._anneal_iterations(start)
-            result = maximise(
+            return maximise(
                 data,
                 start,
                 model,
                 method="quasi-newton" if self.accelerate else "em",
-                noise_floor=self.min_noise * variance,
+                noise_floor=floor,
                 anneal_from=_ANNEAL_FROM * variance if anneal else 0.0,
                 anneal_iterations=anneal,
                 max_iter=self.max_iter,
                 tol=self.tol,
+                callback=callback,
+                run=number,
+                journal=journal,
+            )
+
+        def in_batches(number: int, data: Expectation, size: int) -> Result:
+            """A sample's maximum, refined in passes over all data."""
+
+            def batches(iteration: int, size: int = size) -> Iterator[Expectation]:
+                rng = np.random.default_rng((seeds[number], iteration))
+                for batch in rows.batches(size, rng):
+                    yield Expectation(batch, model.noise, mean, data.executor, self._infer)
+                    if stop.is_set():
+                        raise KeyboardInterrupt
+
+            def unless_stopped(progress: Progress) -> None:
+                if stop.is_set():
+                    raise KeyboardInterrupt
+
+            n_sample = min(max(size, _SAMPLE), rows.shape[0])
+            found = maximum(number, next(batches(0, n_sample)), unless_stopped, None)
+            if found.reason == "interrupted":
+                return found
+            refined = maximise_online(
+                batches,
+                data,
+                found.parameters,
+                model,
+                noise_floor=floor,
+                n_points=rows.shape[0],
+                n_seen=n_sample,
+                expand=bool(self.accelerate),
+                max_iter=self.max_iter,
+                tol=self.tol,
                 callback=report,
                 run=number,
-                journal=checkpoint.journal(number) if checkpoint is not None else None,
+                journal=journal(number),
             )
+            if not refined.history:  # interrupted in the first pass
+                refined = replace(found, reason="interrupted")
+            return refined
+
+        def run(number: int, data: Expectation) -> Result:
+            submitted.wait()  # Ctrl-C before would lose the run that was just being submitted
+            size = self.batch_size
+            if size is None:
+                result = maximum(number, data, report, journal(number))
+            else:
+                result = in_batches(number, data, size)
             if self.verbose:
                 print_run(number, result.log_likelihood, result.n_iter, result.reason)
             return result
 
-        pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else nullcontext()
-        with pool as executor:
+        with _pool(n_jobs) as executor:
             blocks_on = None if side_by_side else executor
-            data = Expectation(X, model.noise, mean, blocks_on, self._infer)
+            data = Expectation(rows, model.noise, mean, blocks_on, self._infer)
             if side_by_side and executor is not None:
                 futures: list[Future[Result]] = []
                 try:
@@ -443,12 +555,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
 
     def transform(self, X) -> np.ndarray:
         """Posterior mean of the latents, shape (n_samples, n_components)."""
-        X, parameters = self._checked(X)
-        inference = self._infer(parameters.shifted(-parameters.offset))
-        latents = np.empty((len(X), parameters.n_latents), X.dtype)
-        for rows, block in self._centred_blocks(X, inference.n_states):
-            latents[rows] = inference.moments(block, each=True).mean
-        return latents
+        step, rows = self._e_step(), self._rows(X, reset=False)
+        dtype = np.float32 if rows.dtype == np.float32 else np.float64
+        return rows.each(step.latents, step.points, (self.parameters_.n_latents,), dtype)
 
     def impute(self, X, *, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """X with its missing entries (NaN) filled in.
@@ -467,11 +576,13 @@ class GaussianSparseCoding(SparseCodingEstimator):
         std : array of shape (n_samples, n_features)
             Standard deviations of the missing entries, their noise included; 0 for observed ones.
         """
-        X, parameters = self._checked(X)
+        parameters = self._fitted()
+        X = self._validate(X, reset=False)
         check_bool("return_std", return_std)
         inference = InferenceWithMissing(parameters.shifted(-parameters.offset))
         filled, std = X.copy(), np.zeros_like(X)
-        for rows, block in self._centred_blocks(X, inference.n_states):
+        for rows in block_slices(X.shape, inference.n_states):
+            block = np.subtract(X[rows], parameters.offset, dtype=np.float64)
             missing = np.isnan(block)
             some = missing.any(axis=1)
             mean, variance = inference.predict(block[some])
@@ -483,28 +594,22 @@ class GaussianSparseCoding(SparseCodingEstimator):
 
     def score_samples(self, X) -> Array:
         """Log density of what is observed of each sample."""
-        return self._log_densities(self._checked(X)[0])
+        step, rows = self._e_step(), self._rows(X, reset=False)
+        return rows.each(step.log_evidence, step.points, (), np.float64)
 
     def _scores(self, X) -> Array:
-        X, _ = self._checked(X)
-        count = informative(X)
+        step, rows = self._e_step(), self._rows(X, reset=False)
+        count = np.asarray(rows.each(informative, step.points, (), bool))
         if not count.any():
             raise ValueError("X has no observed value: there is nothing to score")
-        return self._log_densities(X)[count]
-
-    def _log_densities(self, X: np.ndarray) -> Array:
-        parameters = self.parameters_
-        inference = self._infer(parameters.shifted(-parameters.offset))
-        densities = np.empty(len(X))
-        for rows, block in self._centred_blocks(X, inference.n_states):
-            densities[rows] = inference.log_evidence(block)
-        return densities
+        return np.asarray(rows.each(step.log_evidence, step.points, (), np.float64))[count]
 
     def posterior(self, X) -> Posterior:
         """The exact posterior of the latents of X: activation probabilities, covariance, supports,
         samples.
         """
-        X, parameters = self._checked(X)
+        parameters = self._fitted()
+        X = self._validate(X, reset=False)
         centred = np.subtract(X, parameters.offset, dtype=np.float64)
         return Posterior(parameters.shifted(-parameters.offset), centred, self._infer)
 
@@ -518,17 +623,36 @@ class GaussianSparseCoding(SparseCodingEstimator):
         tags.input_tags.allow_nan = self.noise != "full"
         return tags
 
-    def _infer(self, parameters: Parameters) -> Inference:
-        """The posterior of the latents for given parameters."""
-        return InferenceWithMissing(parameters)
+    @property
+    def _infer(self) -> Callable[[Parameters], Inference]:
+        """What makes the posterior of given parameters; it may travel to other processes."""
+        return InferenceWithMissing
 
-    def _checked(self, X) -> tuple[np.ndarray, Parameters]:
+    def _e_step(self) -> EStep:
         parameters = self._fitted()
-        return self._validate(X, reset=False), parameters
+        return EStep(parameters.shifted(-parameters.offset), parameters.offset, self._infer)
 
-    def _centred_blocks(self, X: np.ndarray, n_states: float) -> Iterator[tuple[slice, Array]]:
-        for rows in block_slices(X.shape, n_states):
-            yield rows, np.subtract(X[rows], self.parameters_.offset, dtype=np.float64)
+    def _rows(self, X, *, reset: bool) -> Rows:
+        """The rows of X, which may be more than fits in memory."""
+        rows = open_rows(X)
+        if rows is None:
+            return ArrayRows(self._validate(X, reset=reset))
+        n_rows, n_features = rows.shape
+        if n_rows < 1 + reset or not n_features:
+            raise ValueError(
+                f"X has {n_rows} rows and {n_features} columns, but at least {1 + reset} and 1 "
+                "are needed"
+            )
+        if rows.dtype.kind not in "biuf":
+            raise ValueError(f"X must hold real numbers, got {rows.dtype}")
+        if reset:
+            self.n_features_in_ = n_features
+            self.__dict__.pop("feature_names_in_", None)
+        elif n_features != self.n_features_in_:
+            raise ValueError(
+                f"X has {n_features} features, but the model was fitted to {self.n_features_in_}"
+            )
+        return rows
 
 
 def _check_start(
@@ -553,6 +677,17 @@ def _threads(n_jobs: int | None) -> int:
     if n_jobs == -1:
         return os.cpu_count() or 1
     return int(n_jobs)
+
+
+def _pool(n_threads: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    return ThreadPoolExecutor(n_threads) if n_threads > 1 else nullcontext()
+
+
+def _survey(rows: Rows) -> Survey:
+    """One look at all data, refusing what is not finite."""
+    survey = rows.total(Survey.of, block_points(rows.shape[1], 1))
+    refuse(survey.bad)
+    return survey
 
 
 def _line(progress: Progress) -> str:

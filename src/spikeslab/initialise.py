@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.random import Generator
 
 from ._arrays import Array
+from .blocks import Rows
 from .m_step import Model
 from .noise import NOISES
 from .parameters import Parameters
 from .prior import Prior
-from .statistics import block_slices
+from .statistics import block_points
 
 _LEAST_EIGENVALUE = 1e-6  # of the mean one
 
 
-def observed_moments(X: np.ndarray) -> tuple[Array, Array, Array]:
-    """Mean and covariance of data with missing entries (NaN), and the number of observed values of
-    each feature.
+def observed_covariance(rows: Rows, mean: Array) -> Array:
+    """Covariance of data with missing entries (NaN).
 
-    Each covariance is that of the rows in which both features are observed. What is not positive
+    Each entry is that of the rows in which both features are observed. What is not positive
     definite of such a matrix is set to almost nothing.
     """
-    n_features = X.shape[1]
-    total, counts = np.zeros(n_features), np.zeros(n_features)
-    products, pairs = np.zeros((2, n_features, n_features))
-    for rows in block_slices(X.shape, 1):
-        block = X[rows]
-        total += np.nansum(block, axis=0, dtype=np.float64)
-        counts += (~np.isnan(block)).sum(axis=0)
-    mean = total / np.maximum(counts, 1)
-    for rows in block_slices(X.shape, 1):
-        block = np.subtract(X[rows], mean, dtype=np.float64)
-        observed = ~np.isnan(block)
-        filled, seen = np.where(observed, block, 0.0), observed.astype(np.float64)
-        products += filled.T @ filled
-        pairs += seen.T @ seen
+    points = block_points(rows.shape[1], 1)
+    products, pairs = rows.total(partial(_observed_products, mean), points)
     values, vectors = np.linalg.eigh(products / np.maximum(pairs, 1))
-    covariance = (vectors * np.maximum(values, _LEAST_EIGENVALUE * values.mean())) @ vectors.T
-    return mean, covariance, counts
+    return (vectors * np.maximum(values, _LEAST_EIGENVALUE * values.mean())) @ vectors.T
+
+
+def _observed_products(mean: Array, block: np.ndarray) -> Array:
+    """Sums of products of two features less their mean, and in how many rows both are observed."""
+    centred = np.subtract(block, mean, dtype=np.float64)
+    observed = ~np.isnan(centred)
+    filled, seen = np.where(observed, centred, 0.0), observed.astype(np.float64)
+    return np.stack([filled.T @ filled, seen.T @ seen])
 
 
 def heavy_tailed(n_latents: int, n_components: int) -> Prior:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ class Progress:
     iteration: int
     log_likelihood: float  # per point
     parameters: Parameters | None  # None from models without noise
+    points_per_second: float = np.nan  # of the data over the time of this iteration
 
 
 @dataclass
@@ -346,6 +348,7 @@ def maximise(
         start = replace(start, noise=start.noise.at_least(floor))
     maximiser = Maximiser(statistics_of, start, model, method, noise_floor, floors)
     result, state, quiet = Result(start, -np.inf), None, 0
+    begun = perf_counter()
     try:
         if saved is not None:
             result, quiet = Result.from_arrays(saved), int(saved["quiet"])
@@ -358,10 +361,10 @@ def maximise(
             result.history.append(result.log_likelihood)
             result.n_iter = state.iteration
             result.n_evaluations = maximiser.n_evaluations
+            rate, begun = n / (perf_counter() - begun), perf_counter()
+            canonical = model.canonical(state.parameters)
             if callback is not None and callback(
-                Progress(
-                    run, state.iteration, result.log_likelihood, model.canonical(state.parameters)
-                )
+                Progress(run, state.iteration, result.log_likelihood, canonical, rate)
             ):
                 result.reason = "callback"
                 break
