@@ -38,8 +38,9 @@ from spikeslab import (
     statistics,
 )
 from spikeslab._kernel import available, use
+from spikeslab.blocks import ArrayRows, Survey
 from spikeslab.coordinates import Coordinates
-from spikeslab.initialise import STARTS, observed_moments
+from spikeslab.initialise import STARTS, observed_covariance
 from spikeslab.missing import InferenceWithMissing
 from spikeslab.posterior import Inference
 
@@ -426,6 +427,12 @@ def test_the_order_of_rows_and_of_features_does_not_matter(noise):
     np.testing.assert_allclose(
         other.parameters.mixing, plain.parameters.mixing[columns], rtol=1e-5, atol=1e-5
     )
+
+
+def observed_moments(X):
+    survey = Survey.of(X)
+    mean = survey.y / survey.observed
+    return mean, observed_covariance(ArrayRows(X), mean), survey.observed
 
 
 def test_observed_moments_are_those_of_the_data_where_nothing_is_missing():
