@@ -22,6 +22,7 @@ from .separation import (
     separate,
 )
 from .statistics import Expectation, Statistics
+from .truncated import TruncatedInference
 
 __all__ = [
     "DiagonalNoise",
@@ -45,6 +46,7 @@ __all__ = [
     "SeparationRun",
     "Statistics",
     "Supports",
+    "TruncatedInference",
     "maximise",
     "separate",
 ]

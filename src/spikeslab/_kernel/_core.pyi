@@ -104,3 +104,43 @@ class Observed:
         and <x^2> (3, H, K), <xx'> (H, H), y <x>' of the observed entries (D, H); over the points
         that miss each feature: <x> (D, H) and <xx'> (D, H, H).
         """
+
+class Truncated:
+    """Points y of D features with unit noise, of H latents that are zero or in one of C slabs; for
+    each point the evidence of a cube of states.
+
+    `mixing` is (H, D), `gram` its product with its transpose, the next three are (H, C); the log
+    odds of a slab are against zero. `free` latents are free, the search turns at most `active` on
+    and makes at most `moves` moves after its greedy part.
+    """
+
+    def __init__(
+        self,
+        mixing: _Array,
+        gram: _Array,
+        log_odds: _Array,
+        means: _Array,
+        variances: _Array,
+        free: int,
+        active: int,
+        moves: int,
+    ) -> None: ...
+    def evidence(self, y: _Array) -> _Array:
+        """Log of each point's evidence over that of all latents being zero, (N,)."""
+
+    def moments(
+        self, y: _Array, weights: _Array | None = None, each: bool = False
+    ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+        """The evidence (N,), <x> (N or 0, H) and slab probabilities (N or 0, H, C); summed over the
+        points, times their weights: per slab its probability and the slopes of its log weight in
+        its mean and (twice) in its variance (3, H, C), <xx'> (H, H) of which only the lower
+        triangle is meant, and <x> y' (H, D or more, where there is nothing to read).
+        """
+
+    def mean_and_spread(self, y: _Array, form: _Array) -> tuple[_Array, _Array, _Array]:
+        """The evidence (N,), <x> (N, H) and the trace of form times covariance (N,)."""
+
+    def states(self, y: _Array) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+        """The best set found, (N, H): 0 for zero, 1 for the first slab; and the free latents in
+        rising order (N, free).
+        """

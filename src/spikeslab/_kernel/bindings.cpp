@@ -1,11 +1,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -14,6 +17,7 @@
 #include "dispatch.hpp"
 #include "states.hpp"
 #include "tree.hpp"
+#include "truncated_model.hpp"
 
 namespace nb = nanobind;
 
@@ -220,6 +224,89 @@ nb::tuple sum_densities(const Rows& signals, const Cube& unmixing, const Cube& w
   return nb::make_tuple(log_density, sums, product, curvature);
 }
 
+// ---- many latents ----
+
+Truncated make_truncated(const Matrix& mixing, const Matrix& gram, const Matrix& log_odds, const Matrix& means,
+                         const Matrix& variances, int free, int active, int moves) {
+  const size_t n = mixing.shape(0), slabs = log_odds.shape(1);
+  const auto same = [&](const Matrix& a) { return a.shape(0) == n && a.shape(1) == slabs; };
+  if (n == 0 || slabs == 0 || gram.shape(0) != n || gram.shape(1) != n || !same(log_odds) || !same(means) || !same(variances))
+    throw std::invalid_argument("mixing must be latents x features, gram latents x latents, and log_odds, means and variances "
+                                "latents x slabs");
+  const auto within = [](int value, int least, size_t most) { return value >= least && static_cast<size_t>(value) <= most; };
+  if (!within(free, 1, std::min<size_t>(n, kMostFree)) || !within(active, 1, std::min<size_t>(n, kMostActive)) || moves < 0)
+    throw std::invalid_argument("of " + std::to_string(n) + " latents at least 1 and at most " + std::to_string(kMostFree) +
+                                " can be free and " + std::to_string(kMostActive) + " active, after 0 moves or more");
+  return Truncated(static_cast<int>(n), static_cast<int>(mixing.shape(1)), static_cast<int>(slabs), mixing.data(), gram.data(),
+                   log_odds.data(), means.data(), variances.data(), free, active, moves);
+}
+
+void check_points(const Truncated& truncated, const Matrix& y) {
+  if (y.shape(1) != static_cast<size_t>(truncated.model().features))
+    throw std::invalid_argument("y must be points x features");
+}
+
+Array truncated_evidence(const Truncated& truncated, const Matrix& y) {
+  check_points(truncated, y);
+  Array log_ratio = blank({y.shape(0)});
+  const TruncatedPoints points{static_cast<long>(y.shape(0)), y.data(), nullptr, log_ratio.data(), nullptr, nullptr, nullptr,
+                               nullptr};
+  nb::gil_scoped_release release;
+  kernel().truncate(truncated.model(), points, nullptr, nullptr);
+  return log_ratio;
+}
+
+nb::tuple truncated_moments(const Truncated& truncated, const Matrix& y, std::optional<Vector> weights, bool each) {
+  check_points(truncated, y);
+  const TruncatedModel& model = truncated.model();
+  const size_t count = y.shape(0), n = model.latents, slabs = model.slabs;
+  if (weights && weights->shape(0) != count) throw std::invalid_argument("there must be one weight for every row of y");
+  Array log_ratio = blank({count}), sums = zeros({3, n, slabs}), outer = zeros({n, n});
+  Array cross = zeros({n, static_cast<size_t>(model.padded_features)});
+  Array mean = blank({each ? count : 0, n}), probabilities = blank({each ? count : 0, n, slabs});
+  const TruncatedPoints points{static_cast<long>(count), y.data(), weights ? weights->data() : nullptr, log_ratio.data(),
+                               each ? mean.data() : nullptr, each ? probabilities.data() : nullptr, nullptr, nullptr};
+  double* sum = sums.data();
+  const TruncatedSums out{sum, sum + n * slabs, sum + 2 * n * slabs, outer.data(), cross.data()};
+  {
+    nb::gil_scoped_release release;
+    kernel().truncate(model, points, &out, nullptr);
+  }
+  return nb::make_tuple(log_ratio, mean, probabilities, sums, outer, cross);
+}
+
+nb::tuple truncated_spread(const Truncated& truncated, const Matrix& y, const Matrix& form) {
+  check_points(truncated, y);
+  const size_t count = y.shape(0), n = truncated.model().latents;
+  if (form.shape(0) != n || form.shape(1) != n) throw std::invalid_argument("form must be latents x latents");
+  Array log_ratio = blank({count}), mean = blank({count, n}), spread = blank({count});
+  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, log_ratio.data(), mean.data(), nullptr, form.data(),
+                               spread.data()};
+  {
+    nb::gil_scoped_release release;
+    kernel().truncate(truncated.model(), points, nullptr, nullptr);
+  }
+  return nb::make_tuple(log_ratio, mean, spread);
+}
+
+nb::tuple truncated_states(const Truncated& truncated, const Matrix& y) {
+  check_points(truncated, y);
+  const size_t count = y.shape(0), n = truncated.model().latents, free = truncated.model().free;
+  using Slabs = nb::ndarray<nb::numpy, signed char>;
+  using Places = nb::ndarray<nb::numpy, int>;
+  auto slab = std::make_unique<signed char[]>(count * n);
+  auto places = std::make_unique<int[]>(count * free);
+  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  const TruncatedStates states{slab.get(), places.get()};
+  {
+    nb::gil_scoped_release release;
+    kernel().truncate(truncated.model(), points, nullptr, &states);
+  }
+  nb::capsule slab_owner(slab.get(), [](void* p) noexcept { delete[] static_cast<signed char*>(p); });
+  nb::capsule places_owner(places.get(), [](void* p) noexcept { delete[] static_cast<int*>(p); });
+  return nb::make_tuple(Slabs(slab.release(), {count, n}, slab_owner), Places(places.release(), {count, free}, places_owner));
+}
+
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
   const Plan& plan = tree.plan();
   if (xhat.shape(1) != static_cast<size_t>(plan.latents)) throw std::invalid_argument("xhat must be points x latents");
@@ -285,6 +372,19 @@ NB_MODULE(_core, m) {
       .def("moments", &Observed::moments, nb::arg("y"), nb::arg("each") = false)
       .def("incomplete_evidence", &Observed::incomplete_evidence, nb::arg("y"))
       .def("incomplete_moments", &Observed::incomplete_moments, nb::arg("y"), nb::arg("each") = false);
+
+  nb::class_<Truncated>(m, "Truncated")
+      .def("__init__",
+           [](Truncated* self, const Matrix& mixing, const Matrix& gram, const Matrix& log_odds, const Matrix& means,
+              const Matrix& variances, int free, int active, int moves) {
+             new (self) Truncated(make_truncated(mixing, gram, log_odds, means, variances, free, active, moves));
+           },
+           nb::arg("mixing"), nb::arg("gram"), nb::arg("log_odds"), nb::arg("means"), nb::arg("variances"), nb::arg("free"),
+           nb::arg("active"), nb::arg("moves"))
+      .def("evidence", &truncated_evidence, nb::arg("y"))
+      .def("moments", &truncated_moments, nb::arg("y"), nb::arg("weights") = nb::none(), nb::arg("each") = false)
+      .def("mean_and_spread", &truncated_spread, nb::arg("y"), nb::arg("form"))
+      .def("states", &truncated_states, nb::arg("y"));
 }
 
 }  // namespace spikeslab

@@ -20,10 +20,10 @@ bool runs_here(const std::string& name) {
 
 const Kernel kKernels[] = {  // best first
 #if defined(SPIKESLAB_DISPATCH)
-    {"x86-64-v4", x86_64_v4::walk, x86_64_v4::walk_incomplete, x86_64_v4::sum_densities},
-    {"x86-64-v3", x86_64_v3::walk, x86_64_v3::walk_incomplete, x86_64_v3::sum_densities},
+    {"x86-64-v4", x86_64_v4::walk, x86_64_v4::walk_incomplete, x86_64_v4::sum_densities, x86_64_v4::truncate},
+    {"x86-64-v3", x86_64_v3::walk, x86_64_v3::walk_incomplete, x86_64_v3::sum_densities, x86_64_v3::truncate},
 #endif
-    {"baseline", baseline::walk, baseline::walk_incomplete, baseline::sum_densities}};
+    {"baseline", baseline::walk, baseline::walk_incomplete, baseline::sum_densities, baseline::truncate}};
 
 const Kernel* chosen = nullptr;
 

@@ -5,6 +5,7 @@
 
 #include "densities.hpp"
 #include "incomplete.hpp"
+#include "truncated.hpp"
 #include "walk.hpp"
 
 namespace spikeslab {
@@ -14,6 +15,7 @@ struct Kernel {
   Walk* walk;
   WalkIncomplete* walk_incomplete;
   SumDensities* sum_densities;
+  Truncate* truncate;
 };
 
 const Kernel& kernel();                // the one in use

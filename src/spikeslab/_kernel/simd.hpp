@@ -1,10 +1,11 @@
-// A vector of doubles as wide as the instruction set this file is compiled for, and 2^x on it.
+// Vectors as wide as the instruction set this file is compiled for, and 2^x on doubles.
 //
 // Everything here has internal linkage: the including file is compiled once per instruction set, and the
 // linker must never merge a copy made for a newer CPU into the code of an older one.
 #pragma once
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define SPIKESLAB_LANES 8
 #elif defined(__AVX__)
 #define SPIKESLAB_LANES 4
@@ -27,6 +28,31 @@ SPIKESLAB_INLINE Vec broadcast(double x) { return x - Vec{}; }
 SPIKESLAB_INLINE Vec load(const double* p) { return *reinterpret_cast<const Vec*>(p); }
 SPIKESLAB_INLINE void store(double* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
 SPIKESLAB_INLINE Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
+SPIKESLAB_INLINE Vec minimum(Vec a, Vec b) { return a < b ? a : b; }
+
+// 1 / sqrt(x) of positive numbers to a unit or two in the last place.
+SPIKESLAB_INLINE Vec inverse_root(Vec x) {
+#if defined(__AVX512F__)
+  Vec y = (Vec)_mm512_maskz_rsqrt14_pd(0xff, (__m512d)x);  // without a mask GCC 12 warns
+  const Vec half = x * -0.5;
+  y *= (half * y) * y + 1.5;
+  return y * ((half * y) * y + 1.5);
+#else
+  Vec y;
+  for (int l = 0; l < kLanes; l++) y[l] = __builtin_sqrt(x[l]);
+  return 1.0 / y;
+#endif
+}
+
+// Floats, twice as many.
+constexpr int kFloats = 2 * kLanes;
+typedef float VecF __attribute__((vector_size(kFloats * sizeof(float)), may_alias));
+typedef int BitsF __attribute__((vector_size(kFloats * sizeof(float)), may_alias));
+
+SPIKESLAB_INLINE VecF broadcast(float x) { return x - VecF{}; }
+SPIKESLAB_INLINE VecF load(const float* p) { return *reinterpret_cast<const VecF*>(p); }
+SPIKESLAB_INLINE void store(float* p, VecF x) { *reinterpret_cast<VecF*>(p) = x; }
+SPIKESLAB_INLINE VecF maximum(VecF a, VecF b) { return a > b ? a : b; }
 
 // Halves until one lane is left.
 template <int N>
