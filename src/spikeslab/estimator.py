@@ -21,7 +21,7 @@ from ._checks import check_bool, check_choice, check_integer, check_real
 from ._estimator import Run, SparseCodingEstimator, print_run
 from .blocks import ArrayRows, Rows, Survey, open_rows, refuse
 from .checkpoint import Checkpoint, Digest, Journal, digest
-from .initialise import STARTS, observed_covariance
+from .initialise import STARTS, data_start, observed_covariance
 from .m_step import LEARNABLE, Model
 from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
@@ -29,11 +29,13 @@ from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
 from .online import Online, begin, maximise_online, step
 from .parameters import Parameters
-from .posterior import Inference, Posterior
+from .posterior import LatentInference, Posterior
 from .prior import PriorFamily
 from .statistics import EStep, Expectation, block_points, block_slices
+from .truncated import TruncatedInference, check_truncation
 
 _DEFAULT_COMPONENTS = 8
+_MOST_EXACT_STATES = 1 << 14  # for inference="auto"
 _ANNEAL_FROM = 0.3  # of the mean variance
 _ANNEAL_ITERATIONS = 100
 _SAMPLE = 5000  # samples that are fitted in full before a pass in batches
@@ -54,8 +56,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
     Parameters
     ----------
     n_components : int, default=None
-        Number of latents H. None means as many as features, at most 8. The cost doubles with every
-        latent; 24 is the limit.
+        Number of latents H. None means as many as features, at most 8. The cost of exact inference
+        doubles with every latent, and 24 is its limit; truncated inference takes hundreds.
     noise : {"isotropic", "diagonal", "full"}, default="isotropic"
         Covariance of the noise.
     slab_mean : bool, default=False
@@ -66,10 +68,23 @@ class GaussianSparseCoding(SparseCodingEstimator):
         Gaussians that an active latent is a mixture of. More than one fits heavy tails.
     shared_prior : bool, default=False
         One prior for all latents: fewer parameters for few or very noisy data.
-    init : {"pca", "random"}, array of shape (n_components, n_features) or Parameters, default="pca"
-        Where to start: a random rotation of the principal subspace, the paper's random draw, the
-        given components, or the given parameters. Only the first three are drawn anew in each of
-        the `n_init` runs.
+    inference : {"auto", "exact", "truncated"}, default="auto"
+        Over which combinations of active latents posteriors are summed: all of them, or for each
+        sample those in which all but `n_free` latents are as in a locally most probable one. Then
+        likelihoods are lower bounds. "auto" is exact up to 16384 combinations (14 latents with one
+        slab).
+    n_free : int, default=None
+        Latents that are free for each sample in truncated inference; the cost doubles with each.
+        None means 8.
+    max_active : int, default=None
+        Most latents that are active at once in the combination that truncated inference starts
+        from. None means 16.
+    init : {"pca", "random", "data"}, array of shape (n_components, n_features) or Parameters, \
+default="pca"
+        Where to start: a random rotation of the principal subspace, the paper's random draw,
+        samples of high energy as components (for dictionaries of many components), the given
+        components, or the given parameters. All but given parameters are drawn anew in each of the
+        `n_init` runs.
     n_init : int, default=5
         Number of runs; the one with the highest likelihood is kept.
     max_iter : int, default=1000
@@ -121,6 +136,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
         All of these, with the full prior.
     log_likelihood_ : float
         Per sample, of the training data.
+    bound_ : bool
+        Whether inference is truncated, so that this and all other likelihoods are lower bounds.
     history_ : list of float
         Log-likelihood per sample after every iteration of the best run.
     n_iter_ : int
@@ -165,6 +182,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
         spike: str = "hard",
         n_slabs: int = 1,
         shared_prior: bool = False,
+        inference: str = "auto",
+        n_free: int | None = None,
+        max_active: int | None = None,
         init: str | ArrayLike | Parameters = "pca",
         n_init: int = 5,
         max_iter: int = 1000,
@@ -186,6 +206,9 @@ class GaussianSparseCoding(SparseCodingEstimator):
         self.spike = spike
         self.n_slabs = n_slabs
         self.shared_prior = shared_prior
+        self.inference = inference
+        self.n_free = n_free
+        self.max_active = max_active
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -237,7 +260,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
             ) as kept:
                 if kept is not None:
                     seeds = kept.drawn["seeds"]
-                starts = self._starts(model, mean, covariance, seeds)
+                starts = self._starts(model, rows, mean, covariance, seeds)
                 results = self._run_all(model, rows, mean, starts, seeds, variance, kept)
             if not any(result.history for result in results):
                 raise KeyboardInterrupt
@@ -327,6 +350,10 @@ class GaussianSparseCoding(SparseCodingEstimator):
         """Check all constructor arguments that do not depend on the data."""
         check_choice("noise", self.noise, NOISES)
         check_choice("spike", self.spike, ("hard", "soft"))
+        check_choice("inference", self.inference, ("auto", "exact", "truncated"))
+        for name in ("n_free", "max_active"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
         for name in ("slab_mean", "shared_prior", "accelerate", "warm_start"):
             check_bool(name, getattr(self, name))
         if self.n_components is not None:
@@ -343,7 +370,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
             else:
                 check_integer("anneal", self.anneal, 0)
         if isinstance(self.init, str):
-            check_choice("init", self.init, STARTS)
+            check_choice("init", self.init, (*STARTS, "data"))
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         if self.callback is not None and not callable(self.callback):
@@ -394,7 +421,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
         return Checkpoint(path, settings, {"seeds": seeds})
 
     def _starts(
-        self, model: Model, mean: Array, covariance: Array, seeds: list[int]
+        self, model: Model, rows: Rows, mean: Array, covariance: Array, seeds: list[int]
     ) -> list[Callable[[], Parameters]]:
         """One start for each run, made when it is its turn."""
         n_features = len(mean)
@@ -402,15 +429,20 @@ class GaussianSparseCoding(SparseCodingEstimator):
         given = self._given()
         if isinstance(given, Parameters):
             _check_start(given, model, n_components if self.n_components else None, n_features)
+            self._check_truncation(given.prior.weights.shape)
             return [lambda: given.shifted(-mean)]
-        start = STARTS[given if isinstance(given, str) else "pca"]
         components = None
         if not isinstance(given, str):
             components = as_array("init", given, (self.n_components, n_features))
             n_components = len(components)
+        self._check_truncation((n_components, model.prior.n_components))
 
         def make(seed: int) -> Parameters:
-            drawn = start(model, covariance, n_components, np.random.default_rng(seed))
+            rng = np.random.default_rng(seed)
+            if isinstance(given, str) and given == "data":
+                return data_start(model, rows, mean, covariance, n_components, rng)
+            start = STARTS[given if isinstance(given, str) else "pca"]
+            drawn = start(model, covariance, n_components, rng)
             if components is None:
                 return drawn
             return Parameters(components.T.copy(), drawn.offset, drawn.prior, drawn.noise)
@@ -605,7 +637,7 @@ class GaussianSparseCoding(SparseCodingEstimator):
         return np.asarray(rows.each(step.log_evidence, step.points, (), np.float64))[count]
 
     def posterior(self, X) -> Posterior:
-        """The exact posterior of the latents of X: activation probabilities, covariance, supports,
+        """The posterior of the latents of X: activation probabilities, covariance, supports,
         samples.
         """
         parameters = self._fitted()
@@ -624,9 +656,19 @@ class GaussianSparseCoding(SparseCodingEstimator):
         return tags
 
     @property
-    def _infer(self) -> Callable[[Parameters], Inference]:
+    def bound_(self) -> bool:
+        shape = self._fitted().prior.weights.shape
+        return _truncates(self.inference, shape) and self._check_truncation(shape)[0] < shape[0]
+
+    def _check_truncation(self, shape: tuple[int, int]) -> tuple[int, int]:
+        if not _truncates(self.inference, shape):
+            return shape[0], shape[0]
+        return check_truncation(self.n_free, self.max_active, shape[0])
+
+    @property
+    def _infer(self) -> Callable[[Parameters], LatentInference]:
         """What makes the posterior of given parameters; it may travel to other processes."""
-        return InferenceWithMissing
+        return partial(_infer, self.inference, self.n_free, self.max_active)
 
     def _e_step(self) -> EStep:
         parameters = self._fitted()
@@ -669,6 +711,21 @@ def _check_start(
             raise ValueError(
                 f"the starting parameters have {what} {got!r}, but {wanted!r} is wanted"
             )
+
+
+def _truncates(inference: str, shape: tuple[int, int]) -> bool:
+    """Whether inference is truncated for a prior of shape (H, K)."""
+    n_latents, n_components = shape
+    few = n_latents * np.log2(n_components) <= np.log2(_MOST_EXACT_STATES)
+    return inference == "truncated" or (inference == "auto" and not few)
+
+
+def _infer(
+    inference: str, n_free: int | None, max_active: int | None, parameters: Parameters
+) -> LatentInference:
+    if _truncates(inference, parameters.prior.weights.shape):
+        return TruncatedInference(parameters, n_free, max_active)
+    return InferenceWithMissing(parameters)
 
 
 def _threads(n_jobs: int | None) -> int:

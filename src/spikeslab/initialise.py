@@ -37,6 +37,8 @@ def _observed_products(mean: Array, block: np.ndarray) -> Array:
     filled, seen = np.where(observed, centred, 0.0), observed.astype(np.float64)
     return np.stack([filled.T @ filled, seen.T @ seen])
 
+_CHOSEN_FROM = 20000  # samples that directions are drawn from
+
 
 def heavy_tailed(n_latents: int, n_components: int) -> Prior:
     """Latents of unit variance, as near to Laplacian as so many Gaussians of mean zero can be."""
@@ -94,6 +96,28 @@ def pca_start(model: Model, covariance: Array, n_latents: int, rng: Generator) -
     mixing = scaled @ frame.T * np.sqrt(n_latents / used)
     prior = model.prior.start(n_latents, rng)
     mixing = mixing / np.sqrt(prior.variance + prior.mean**2)
+    return Parameters(mixing, np.zeros(n_features), prior, _all_noise(model, covariance))
+
+
+def data_start(
+    model: Model, rows: Rows, mean: Array, covariance: Array, n_latents: int, rng: Generator
+) -> Parameters:
+    """Samples as directions, drawn with probabilities proportional to their energy above the noise,
+    which is that of the direction that varies least; about three latents are active at once.
+    """
+    n_features = len(covariance)
+    size = max(_CHOSEN_FROM, 20 * n_latents)
+    some = next(iter(rows.batches(size, rng)))
+    X = np.asarray(some.each(np.asarray, size, (n_features,), np.float64))
+    X = np.nan_to_num(X - mean)
+    noise = n_features * max(float(np.linalg.eigvalsh(covariance)[0]), 0.0)
+    energy = np.einsum("nd,nd->n", X, X)
+    signal = np.maximum(energy - noise, 1e-3 * energy.mean())
+    chosen = rng.choice(len(X), n_latents, replace=n_latents > len(X), p=signal / signal.sum())
+    shrunk = np.sqrt(np.maximum(1 - noise / np.maximum(energy[chosen], 1e-300), 0.1))
+    mixing = (X[chosen] * shrunk[:, None]).T
+    activation = np.full(n_latents, min(3 / n_latents, 0.5))
+    prior = model.prior.start(n_latents, rng, activation)
     return Parameters(mixing, np.zeros(n_features), prior, _all_noise(model, covariance))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
@@ -65,6 +65,20 @@ class Supports(NamedTuple):
 
     active: np.ndarray  # (N, k, H), bool
     probability: Array  # (N, k), in falling order
+
+
+class LatentInference(Protocol):
+    """What the E-step and `Posterior` ask of inference with fixed parameters; `Inference` says what
+    each method returns.
+    """
+
+    @property
+    def n_states(self) -> float: ...
+    def log_evidence(self, Y: Array) -> Array: ...
+    def moments(self, Y: Array, each: bool = False) -> Moments: ...
+    def covariance(self, Y: Array) -> Array: ...
+    def supports(self, Y: Array, k: int) -> Supports: ...
+    def sample(self, Y: Array, n_samples: int, rng: Generator) -> Array: ...
 
 
 class Inference:
@@ -215,14 +229,14 @@ class Posterior:
         Posterior mean of the latents.
     component_probabilities : array of shape (N, H, K)
     log_evidence : array of shape (N,)
-        Log density of each point.
+        Log density of each point; a lower bound, where inference was truncated.
     """
 
     def __init__(
         self,
         parameters: Parameters,
         Y: Array,
-        infer: Callable[[Parameters], Inference] = Inference,
+        infer: Callable[[Parameters], LatentInference] = Inference,
     ) -> None:
         self._inference = infer(parameters)
         self._data = Y

@@ -18,7 +18,7 @@ from .blocks import ArrayRows, Rows, row_slices
 from .missing import REFUSED, InferenceWithMissing, has_missing, informative
 from .noise import NOISES
 from .parameters import Parameters
-from .posterior import NOTHING, Inference
+from .posterior import NOTHING, LatentInference
 
 # State visits and numbers of data that make a block: milliseconds of work, a few megabytes.
 _BLOCK_VISITS, _BLOCK_NUMBERS = 1 << 22, 1 << 20
@@ -109,7 +109,7 @@ class Expectation:
         noise_kind: str = "isotropic",
         shift: ArrayLike = 0.0,
         executor: Executor | None = None,
-        infer: Callable[[Parameters], Inference] = InferenceWithMissing,
+        infer: Callable[[Parameters], LatentInference] = InferenceWithMissing,
     ) -> None:
         self._shift: Array | None = np.asarray(shift, np.float64)
         rows: Rows = ArrayRows(X) if isinstance(X, np.ndarray) else X
@@ -157,12 +157,12 @@ class EStep:
     """
 
     def __init__(
-        self, parameters: Parameters, shift: Array | None, infer: Callable[[Parameters], Inference]
+        self, parameters: Parameters, shift: Array | None, infer: Callable[[Parameters], LatentInference]
     ) -> None:
         self._parameters, self._shift, self._infer = parameters, shift, infer
 
     @cached_property
-    def _inference(self) -> Inference:
+    def _inference(self) -> LatentInference:
         return self._infer(self._parameters)
 
     def __getstate__(self) -> dict[str, Any]:

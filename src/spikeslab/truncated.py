@@ -278,10 +278,8 @@ class TruncatedInference:
         """Draws of the latents from the posterior of each point, (n_samples, N, H)."""
         parameters = self.parameters
         drawn = np.empty((n_samples, len(Y), parameters.n_latents))
-        means, variances = (
-            parameters.prior.means[self._base],
-            parameters.prior.variances[self._base],
-        )
+        prior = parameters.prior
+        means, variances = prior.means[self._base], prior.variances[self._base]
         for i, (involved, inference) in enumerate(self._each_exactly(Y)):
             x = inference.sample(Y[i : i + 1], n_samples, rng)[:, 0]
             drawn[:, i] = means

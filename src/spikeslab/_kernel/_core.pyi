@@ -91,6 +91,7 @@ class Observed:
         the points: per component the probability, <x> and <x^2> (3, H, K), <xx'> (H, H) and y <x>'
         (D, H).
         """
+
     def incomplete_evidence(self, y: _Array) -> _Array:
         """Log density of the observed entries of each row of y, NaN being missing, (N,). Unlike
         `evidence` it is complete, constants included.
