@@ -32,6 +32,7 @@ VARIANTS = {
         GaussianSparseCoding(),
         GaussianSparseCoding(2, noise="diagonal", slab_mean=True, n_init=1),
         GaussianSparseCoding(3, noise="full", spike="soft", n_init=1, init="random"),
+        GaussianSparseCoding(3, inference="truncated", n_free=1, n_init=1, init="data"),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

@@ -238,6 +238,15 @@ class TruncatedInference:
             cross,
         )
 
+    def states(self, Y: Array) -> tuple[np.ndarray, np.ndarray]:
+        """What is summed over: for each row of Y the best state found, as the component of every
+        latent (N, H), and the latents that may leave it, in rising order (N, n_free).
+        """
+        state, free = self._kernel.states(self._white(Y))
+        latents, slabs = self._slabs
+        choices = np.concatenate([self._base[1][:, None], slabs], axis=1)
+        return choices[latents[:, 0], state], free
+
     def mean_and_spread(self, Y: Array, form: Array) -> tuple[Array, Array, Array]:
         """For each row of Y the lower bound on its log density, the posterior mean of its latents,
         (N, H), and the trace of ``form @ covariance`` of the latents, for a symmetric form (H, H).
@@ -307,16 +316,14 @@ class TruncatedInference:
         parameters, prior = self.parameters, self.parameters.prior
         mixing, noise = parameters.mixing, parameters.noise
         means, variances = prior.means[self._base], prior.variances[self._base]
-        states, free = self._kernel.states(self._white(Y))
-        for state, flexible in zip(states, free, strict=True):
-            on = state > 0
-            on[flexible] = True
+        for state, free in zip(*self.states(Y), strict=True):
+            on = state != self._base[1]
+            on[free] = True
             involved, rest = np.flatnonzero(on), np.flatnonzero(~on)
-            weights = prior.weights[involved]
-            fixed = ~np.isin(involved, flexible)
-            weights[fixed] = 0
-            slab = self._slabs[1][involved[fixed], state[involved[fixed]] - 1]
-            weights[fixed, slab] = 1
+            weights = np.zeros_like(prior.weights)
+            weights[np.arange(len(state)), state] = 1
+            weights[free] = prior.weights[free]
+            weights = weights[involved]
             W = mixing[:, rest]
             around = noise
             if variances[rest].any():
