@@ -222,6 +222,24 @@ def test_latents_that_are_always_or_never_active(kernel):
     assert not found.active[:, :, 1].any()
 
 
+def test_a_spike_broader_than_its_slab(kernel):
+    """Fits of soft spikes may pass through such priors."""
+    rng = np.random.default_rng(14)
+    p = make_parameters(FAMILIES["2slab-soft-own-means"], "isotropic", (4, 5), rng)
+    variances = p.prior.variances.copy()
+    variances[:3] = variances[:3, ::-1]
+    variances[3] = 0.7  # none is broader
+    prior = Prior(p.prior.weights, p.prior.means, variances)
+    p = Parameters(p.mixing, p.offset, prior, p.noise)
+    Y, _ = p.sample(8, rng)
+    inference = TruncatedInference(p, 2, 3)
+    answer = check_against_the_set(inference, Y)
+    supports = inference.supports(Y, 100)
+    close(supports.probability.sum(axis=1), 1)
+    active = np.einsum("nk,nkh->nh", supports.probability, supports.active)
+    close(active, answer.probabilities[:, :, 1:].sum(axis=2))
+
+
 def test_factor_analysis_is_exact_whatever_is_free(kernel):
     rng = np.random.default_rng(9)
     for weights in (np.ones((30, 1)), np.tile([0.0, 1.0], (30, 1))):

@@ -105,9 +105,9 @@ class TruncatedInference:
     the sum over these states is exact. So the evidence is a lower bound on the exact one, and is
     exact with as many free latents as there are latents.
 
-    Every latent has a *base*: its spike, or its narrowest slab where it is always active. With all
-    latents at their bases the data are Gaussian. Relative to that the kernel sees white noise, and
-    latents that are zero or in one of their slabs.
+    Every latent has a *base*, its narrowest component: the spike, unless it is always active. With
+    all latents at their bases the data are Gaussian. Relative to that the kernel sees white noise,
+    and latents that are zero or in one of their other components.
 
     Parameters
     ----------
@@ -132,8 +132,7 @@ class TruncatedInference:
         n_latents, n_components = prior.weights.shape
         n_free, max_active = check_truncation(n_free, max_active, n_latents)
         check_integer("n_moves", n_moves, 0)
-        narrowest = np.where(prior.weights > 0, prior.variances, np.inf).argmin(axis=1)
-        base = np.where(prior.weights[:, 0] > 0, 0, narrowest)
+        base = np.where(prior.weights > 0, prior.variances, np.inf).argmin(axis=1)
         others = np.arange(n_components - 1)
         latents = np.arange(n_latents)
         self._base = at = (latents, base)
@@ -273,8 +272,7 @@ class TruncatedInference:
         probabilities.
         """
         k = min(k, 2**self._n_free)
-        always = self.parameters.prior.weights[:, 0] == 0
-        active = np.tile(always, (len(Y), k, 1))
+        active = np.tile(self._base[1] > 0, (len(Y), k, 1))
         probability = np.zeros((len(Y), k))
         for i, (involved, inference) in enumerate(self._each_exactly(Y)):
             found = inference.supports(Y[i : i + 1], k)
