@@ -424,7 +424,7 @@ def test_a_file_in_use_is_refused(X, path):
 
 def test_a_fit_that_cannot_begin_leaves_no_file(X, path):
     for arguments, message in (
-        ({"n_components": 25}, "25 latents"),
+        ({"n_components": 25, "inference": "exact"}, "25 latents"),
         ({"init": np.ones((3, 4))}, "init must have shape"),
         ({"init": [["a"]]}, "init must be an array of real numbers"),
     ):

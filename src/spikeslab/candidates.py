@@ -224,6 +224,7 @@ class Noisy:
             n_slabs=prior.n_slabs,
             slab_mean=prior.slab_means,
             shared_prior=prior.shared,
+            inference="exact",
             n_init=len(starts),
             min_noise=NOISE_FLOOR,
             to_learn=sorted(self.learn),

@@ -48,7 +48,8 @@ class GaussianSparseCoding(SparseCodingEstimator):
     Every sample is ``y = mean_ + mixing_ @ x + e`` with Gaussian noise ``e`` and sparse latents
     ``x``: each is exactly zero with probability ``1 - activation_[h]``, and Gaussian otherwise. The
     posterior over all combinations of active latents is computed in closed form, so the likelihood
-    is exact and never falls during the fit.
+    is exact and never falls during the fit. With many latents the sum is over the most plausible
+    combinations, and the likelihood a lower bound.
 
     NaN in the data is an entry that was not observed. Everything is then about the observed
     entries, exactly, and `impute` predicts the others. Rows without any are ignored.
@@ -625,7 +626,9 @@ default="pca"
         return (filled, std) if return_std else filled
 
     def score_samples(self, X) -> Array:
-        """Log density of what is observed of each sample."""
+        """Log density of what is observed of each sample; a lower bound, where inference is
+        truncated (`bound_`).
+        """
         step, rows = self._e_step(), self._rows(X, reset=False)
         return rows.each(step.log_evidence, step.points, (), np.float64)
 

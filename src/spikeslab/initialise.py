@@ -16,6 +16,7 @@ from .prior import Prior
 from .statistics import block_points
 
 _LEAST_EIGENVALUE = 1e-6  # of the mean one
+_CHOSEN_FROM = 20000  # samples that directions are drawn from
 
 
 def observed_covariance(rows: Rows, mean: Array) -> Array:
@@ -36,8 +37,6 @@ def _observed_products(mean: Array, block: np.ndarray) -> Array:
     observed = ~np.isnan(centred)
     filled, seen = np.where(observed, centred, 0.0), observed.astype(np.float64)
     return np.stack([filled.T @ filled, seen.T @ seen])
-
-_CHOSEN_FROM = 20000  # samples that directions are drawn from
 
 
 def heavy_tailed(n_latents: int, n_components: int) -> Prior:

@@ -13,6 +13,7 @@ from scipy.linalg import solve_triangular
 from ._arrays import Array
 from ._checks import check_integer
 from ._kernel import Truncated
+from .missing import has_missing
 from .noise import FullNoise, Noise
 from .parameters import Parameters
 from .posterior import Inference, Moments, Supports
@@ -172,6 +173,11 @@ class TruncatedInference:
         return self._n_states
 
     def _white(self, Y: Array) -> Array:
+        if has_missing(Y):
+            raise ValueError(
+                "X has missing values (NaN), which truncated inference cannot take; "
+                "use inference='exact' and fewer components"
+            )
         return self._bases.whiten(Y - self._bases.offset)
 
     def _density(self, log_ratio: Array, white: Array) -> Array:

@@ -61,7 +61,7 @@ template <bool kPlain>
 class Search {
  public:
   static long scratch(const TruncatedModel& model) {
-    return (5L + kMostActive) * model.padded_latents / 2 + sizeof(Factor) / sizeof(double);
+    return (5L + model.active) * model.padded_latents / 2 + sizeof(Factor) / sizeof(double);
   }
 
   Search(const TruncatedModel& model, double* scratch) : model_(model), P_(model.padded_latents) {
