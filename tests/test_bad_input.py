@@ -49,8 +49,16 @@ BAD_ARGUMENTS = {
     "n_components=0": ({"n_components": 0}, ValueError, "n_components must be at least 1, got 0"),
     "n_components=2.5": ({"n_components": 2.5}, TypeError, "n_components must be a whole number"),
     "n_components=True": ({"n_components": True}, TypeError, "n_components"),
-    "25 latents": ({"n_components": 25}, ValueError, r"25 latents have .* states.* fewer latents"),
-    "16 latents, K=3": ({"n_components": 16, "n_slabs": 2}, ValueError, "16 latents have"),
+    "25 latents": (
+        {"n_components": 25, "inference": "exact"},
+        ValueError,
+        r"25 latents have .* states.* fewer latents",
+    ),
+    "16 latents, K=3": (
+        {"n_components": 16, "n_slabs": 2, "inference": "exact"},
+        ValueError,
+        "16 latents have",
+    ),
     "noise": (
         {"noise": "pink"},
         ValueError,
