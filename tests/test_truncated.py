@@ -150,6 +150,17 @@ def test_a_full_set_that_is_far_from_the_best_state_loses_no_digits(kernel):
     close(moments.probabilities, answer.probabilities, 1e-7)
 
 
+def test_extreme_data_give_finite_answers(kernel):
+    rng = np.random.default_rng(15)
+    for far in (1e4, 1e8, 1e12, 1e16):
+        Y = far * rng.normal(size=(20, 4))
+        for family in ("1slab-hard-own", "2slab-soft-own-means"):
+            p = make_parameters(FAMILIES[family], "isotropic", (4, 6), rng)
+            moments = TruncatedInference(p, 3).moments(Y, each=True)
+            for name in ("log_evidence", "mean", "probabilities", "counts", "outer", "cross"):
+                assert np.isfinite(getattr(moments, name)).all()
+
+
 def test_every_number_of_free_latents_is_exact_where_nothing_interacts(kernel):
     """With orthogonal columns the posterior factorises, whatever is free."""
     rng = np.random.default_rng(6)

@@ -635,15 +635,33 @@ class Chunk {
       cube.start(free, A_, b_, w, broadcast(1.0), mass_, E_, S_);
     };
     walk();
-    bool safe = true;
-    for (int l = 0; l < kLanes; l++) safe = safe && mass_[l] < kSafeMass && mass_[l] > 1 / kSafeMass;
-    if (!safe) {  // the best set was not nearly the best: it was full, or single precision misled
+    if (!all_safe()) {  // the best set was not nearly the best: it was full, or single precision misled
       const Vec largest = cube.template weigh<true>(free, A_, b_, w, Vec{});
       w -= largest;
       for (int l = 0; l < kLanes; l++) shift_[l] += largest[l];
       walk();
+      for (int l = 0; l < kLanes; l++)
+        if (!is_safe(l)) give_up(l, moments);
     }
     for (int l = 0; l < lanes; l++) log_ratio[first + members_[l]] = kLn2 * (log2(mass_[l]) + shift_[l]);
+  }
+
+  bool is_safe(int l) const { return mass_[l] < kSafeMass && mass_[l] > 1 / kSafeMass; }
+  bool all_safe() const {
+    bool safe = true;
+    for (int l = 0; l < kLanes; l++) safe = safe && is_safe(l);
+    return safe;
+  }
+
+  // A point so far out (beyond 10^8 deviations of the noise) that log weights have no digit behind the point: its free latents
+  // count as zero, which keeps everything finite.
+  void give_up(int l, bool moments) {
+    mass_[l] = 1;
+    if (!moments) return;
+    for (int j = 0; j < model_.free; j++) E_[j][l] = 0;
+    for (int j = 0; j < triangle(model_.free); j++) S_[j][l] = 0;
+    for (int i = 0; i < model_.free * model_.slabs; i++)
+      free_[kCounts][i][l] = free_[kSlopes][i][l] = free_[kBends][i][l] = 0;
   }
 
   // Moments of all latents involved, normalised.
