@@ -69,7 +69,11 @@ BAD_ARGUMENTS = {
     "slab_mean": ({"slab_mean": "yes"}, TypeError, "slab_mean must be True or False"),
     "n_slabs": ({"n_slabs": 0}, ValueError, "n_slabs must be at least 1"),
     "shared_prior": ({"shared_prior": 1}, TypeError, "shared_prior must be True or False"),
-    "init": ({"init": "kmeans"}, ValueError, "init must be one of 'random', 'pca', 'data', got 'kmeans'"),
+    "init": (
+        {"init": "kmeans"},
+        ValueError,
+        "init must be one of 'random', 'pca', 'data', got 'kmeans'",
+    ),
     "init shape": ({"init": np.ones((2, 4))}, ValueError, "init must have shape any x 3"),
     "init text": ({"init": [["a", "b", "c"]]}, TypeError, "init must be an array of real numbers"),
     "init nan": ({"init": np.full((2, 3), np.nan)}, ValueError, "init contains NaN"),
