@@ -49,7 +49,7 @@ constexpr int kFloats = 2 * kLanes;
 typedef float VecF __attribute__((vector_size(kFloats * sizeof(float)), may_alias));
 typedef int BitsF __attribute__((vector_size(kFloats * sizeof(float)), may_alias));
 
-SPIKESLAB_INLINE VecF broadcast(float x) { return x - VecF{}; }
+SPIKESLAB_INLINE VecF broadcast_float(float x) { return x - VecF{}; }
 SPIKESLAB_INLINE VecF load(const float* p) { return *reinterpret_cast<const VecF*>(p); }
 SPIKESLAB_INLINE void store(float* p, VecF x) { *reinterpret_cast<VecF*>(p) = x; }
 SPIKESLAB_INLINE VecF maximum(VecF a, VecF b) { return a > b ? a : b; }

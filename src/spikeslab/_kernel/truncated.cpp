@@ -27,7 +27,7 @@ SPIKESLAB_INLINE VecF log2_of(VecF x) {
   const BitsF bits = (BitsF)x;
   const VecF exponent = __builtin_convertvector((bits >> 23) - 127, VecF);
   const VecF m = (VecF)((bits & 0x7fffff) | 0x3f800000) - 1.0f;
-  VecF p = broadcast(0.0463843466f);
+  VecF p = broadcast_float(0.0463843466f);
   p = p * m - 0.196267483f;
   p = p * m + 0.417594246f;
   p = p * m - 0.709662406f;
@@ -460,7 +460,7 @@ void project(const TruncatedModel& model, int count, const float* y, float* out)
       for (int d = 0; d < model.features; d++) {
         const float* w = model.mixing32 + static_cast<long>(d) * P + i;
         for (int k = 0; k < 4; k++) {
-          const VecF value = broadcast(y[(p + k) * stride + d]);
+          const VecF value = broadcast_float(y[(p + k) * stride + d]);
           for (int t = 0; t < kWide; t++) sum[k][t] += value * load(w + t * kFloats);
         }
       }
