@@ -157,7 +157,10 @@ class EStep:
     """
 
     def __init__(
-        self, parameters: Parameters, shift: Array | None, infer: Callable[[Parameters], LatentInference]
+        self,
+        parameters: Parameters,
+        shift: Array | None,
+        infer: Callable[[Parameters], LatentInference],
     ) -> None:
         self._parameters, self._shift, self._infer = parameters, shift, infer
 
