@@ -5,6 +5,7 @@ likelihood.
 __version__ = "0.1.0"
 
 from ._estimator import Run
+from .class_estimator import ClasswiseSparseCoding
 from .estimator import GaussianSparseCoding
 from .m_step import Model
 from .maximise import Progress, Result, maximise
@@ -25,6 +26,7 @@ from .statistics import Expectation, Statistics
 from .truncated import TruncatedInference
 
 __all__ = [
+    "ClasswiseSparseCoding",
     "DiagonalNoise",
     "Expectation",
     "FullNoise",
