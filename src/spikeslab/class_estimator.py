@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -67,8 +68,9 @@ class ClasswiseSparseCoding(BaseEstimator):
     batch_size : int or None, default=4096
         Samples of a step, which is combined with those before it; None takes all samples each time.
     pull : float, default=1.0
-        Strength of the light regularisation toward what the classes have in common; 0 is maximum
-        likelihood.
+        Strength of the light regularisation toward what the classes have in common and toward
+        small backgrounds; 0 is maximum likelihood, 1 right for independent samples. Where samples
+        repeat each other, as overlapping patches do, so many as count for one.
     random_state : int, RandomState instance or None, default=None
     callback : callable, default=None
         Called with a `ClassProgress` after every step; returning True ends the fit.
@@ -142,7 +144,9 @@ class ClasswiseSparseCoding(BaseEstimator):
         X = X - mean
         mean_square = float(np.mean(X**2))
         if self.noise_variance is None and mean_square == 0:
-            raise ValueError("X is constant: there is nothing to learn noise_variance from; give it")
+            raise ValueError(
+                "X is constant: there is nothing to learn noise_variance from; give it"
+            )
         parameters = self._start(X, self.noise_variance or _NOISE_START * mean_square, rng)
         guide = _by_energy(X, self.n_classes)
         learn = partial(
@@ -157,8 +161,8 @@ class ClasswiseSparseCoding(BaseEstimator):
         for step in range(1, self.n_steps + 1):
             rows = next(batches)
             q = guide[rows] if step <= _GUIDED_STEPS else None
-            new = self._statistics(parameters, X[rows], q)
-            history.append(new.bound / len(rows))
+            new = (len(X) / len(rows)) * self._statistics(parameters, X[rows], q)
+            history.append(new.bound / len(X))
             share = max((step + 1) ** -_FORGETTING, len(rows) / len(X))
             kept = new if kept is None else (1 - share) * kept + share * new
             parameters = learn(parameters, kept)
@@ -203,21 +207,18 @@ class ClasswiseSparseCoding(BaseEstimator):
         return ClassParameters(
             X[drawn].T * np.sqrt(kept),
             np.full(R, 1 / R),
-            np.repeat(np.clip(active / H, Pull().rarest, 0.5)[:, None], H, axis=1),
+            np.repeat(np.minimum(active / H, 0.5)[:, None], H, axis=1),
             np.ones((R, H)),
             np.zeros((R, D, D)),
             noise_variance,
         )
 
-    def _statistics(self, parameters: ClassParameters, X: Array, q: Array | None):
-        inference = self._inference(parameters)
-        parts = (
-            inference.statistics(X[rows], None if q is None else q[rows]) for rows in _blocks(len(X))
-        )
-        total = next(parts)
-        for more in parts:
-            total = total + more
-        return total
+    def _statistics(
+        self, parameters: ClassParameters, X: Array, q: Array | None
+    ) -> ClassStatistics:
+        infer = self._inference(parameters).statistics
+        parts = [infer(X[rows], None if q is None else q[rows]) for rows in _blocks(len(X))]
+        return reduce(add, parts)
 
     def _inference(self, parameters: ClassParameters) -> ClassInference:
         free, active = self._truncation()

@@ -16,8 +16,7 @@ BACKGROUNDS = ("none", "isotropic", "full")
 
 @dataclass(frozen=True)
 class Pull:
-    """How strongly classes are pulled toward what is simple (MAP): in pseudo-points for every
-    point, since overlapping patches, say, count as far less than one each.
+    """How strongly classes are pulled toward what is simple (MAP), in pseudo-points.
 
     Parameters
     ----------
@@ -25,22 +24,20 @@ class Pull:
         Toward the activation and slab variance that a latent has in all classes together.
     background : float
         Toward no background, for each feature of a full one (a Wishart prior).
-    rarest : float
-        Least activation of a latent and least share of a class: what is never used could not come
-        back.
     """
 
-    activation: float = 2 / 4096
-    slab_variance: float = 0.4 / 4096
-    background: float = 1 / 4096
-    rarest: float = 1e-4
-
+    activation: float = 2.0
+    slab_variance: float = 0.4
+    background: float = 1.0
 
     def scaled(self, factor: float) -> Pull:
         return Pull(*(factor * value for value in astuple(self)))
 
 
-MAXIMUM_LIKELIHOOD = Pull(0.0, 0.0, 0.0, 0.0)
+NO_PULL = Pull(0.0, 0.0, 0.0)
+
+# Least activation of a latent, and least share of a class: what is never used could not come back.
+_RAREST = 1e-4
 
 
 def class_m_step(
@@ -49,7 +46,7 @@ def class_m_step(
     *,
     background: str,
     noise_floor: float | None = None,
-    pull: Pull = MAXIMUM_LIKELIHOOD,
+    pull: Pull = NO_PULL,
 ) -> ClassParameters:
     """Parameters with which the bound is no lower, the pull aside.
 
@@ -63,7 +60,7 @@ def class_m_step(
     backgrounds, noise_variance = old.backgrounds, old.noise_variance
     if background != "none":
         full = background == "full"
-        known = pull.background * total * (old.n_features if full else 1)
+        known = pull.background * (old.n_features if full else 1)
         estimate = _full if full else _isotropic
         backgrounds = np.stack(
             [
@@ -78,16 +75,16 @@ def class_m_step(
     squares, counts = np.einsum("rhh->rh", s.xx), s.counts
     everywhere = counts.sum(axis=0)
     common = _ratio(squares.sum(axis=0), everywhere, 1.0)
-    known = pull.activation * total
+    known = pull.activation
     activation = _ratio(counts + known * everywhere / total, s.n[:, None] + known, old.activation)
-    known = pull.slab_variance * total
+    known = pull.slab_variance
     slab_variances = _ratio(squares + known * common, counts + known, old.slab_variances)
-    shares = np.maximum(s.n / total, pull.rarest)
+    shares = np.maximum(s.n / total, _RAREST)
     return unchecked(
         ClassParameters,
         mixing=mixing * np.sqrt(common),
         shares=shares / shares.sum(),
-        activation=np.clip(activation, pull.rarest, 1.0),
+        activation=np.clip(activation, _RAREST, 1.0),
         slab_variances=slab_variances / common,
         backgrounds=backgrounds,
         noise_variance=noise_variance,

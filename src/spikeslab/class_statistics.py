@@ -131,7 +131,7 @@ class ClassInference:
         for number, inference, rows, q in self._members(self.responsibilities(Y)):
             y, noise = Y[rows], self.parameters.noise(number)
             sparse = s2 * noise.solve(W)
-            x, spread = inference.mean_and_spread(y, sparse.T @ sparse)
+            _, x, spread = inference.mean_and_spread(y, sparse.T @ sparse)
             background = s2 * noise.solve(self.parameters.backgrounds[number])
             # C Sigma^-1 = I - s2 Sigma^-1, whose small part is computed without cancellation
             z = x @ sparse.T + y @ background / s2

@@ -3,7 +3,8 @@
 A point belongs to class r with probability a_r. Given its class it follows a model of the usual
 kind, whose noise is the sum of white noise and a dense Gaussian *background*:
 
-    y = W x + t + e,   x_h = 0 or, with probability pi_rh, N(0, v_rh),   t ~ N(0, C_r),   e ~ N(0, s2 I)
+    y = W x + t + e      x_h ~ N(0, v_rh) with probability pi_rh, else 0
+    t ~ N(0, C_r)        e ~ N(0, s2 I)
 
 W is the same in all classes. The sparse part is for what stands out, the background for texture,
 which no few directions explain.

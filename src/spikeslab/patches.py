@@ -37,6 +37,10 @@ class Patches:
     def __len__(self) -> int:
         return self.n_rows * self.n_columns
 
+    @property
+    def n_details(self) -> int:
+        return self.shape[2] * (self.size**2 - 1)
+
     def strips(self) -> Iterator[slice]:
         """Rows of patches that are worked on together."""
         step = max(1, _STRIP // self.n_columns)
