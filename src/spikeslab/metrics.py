@@ -202,6 +202,23 @@ def sir(estimated: ArrayLike, true: ArrayLike) -> Array:
     return _decibels(target, projection - target, e)
 
 
+def psnr(found: ArrayLike, true: ArrayLike, peak: float = 255.0) -> float:
+    """Peak signal-to-noise ratio of an image in decibels; `peak` is the value of white.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from spikeslab.metrics import psnr
+    >>> round(psnr(np.full((4, 4), 25.5), np.zeros((4, 4))), 1)
+    20.0
+    """
+    found, true = np.asarray(found, np.float64), np.asarray(true, np.float64)
+    if found.shape != true.shape:
+        raise ValueError(f"found has shape {found.shape}, but true has {true.shape}")
+    error = float(np.mean((found - true) ** 2))
+    return float(10 * np.log10(peak**2 / error)) if error > 0 else float("inf")
+
+
 def orthogonality_deviation(mixing: ArrayLike) -> float:
     """Largest deviation from 90 degrees between two columns, in degrees.
 

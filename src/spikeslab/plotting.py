@@ -6,7 +6,7 @@ Every figure is drawn at a width that can be read on a phone; pages put several 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -388,3 +388,28 @@ def uncertainty(
     bottom.set(ylim=(0, 1), yticks=(0, 1), ylabel="P(active)", xlim=(times[0], times[-1]))
     bottom.set_xlabel("time / ms" if rate else "sample")
     return figure
+
+
+# ---- images ----
+
+
+@style()
+def pictures(panels: Mapping[str, Array]) -> Figure:
+    """Images side by side under their titles, grey (h, w) or coloured (h, w, 3), white being 1."""
+    shape = next(iter(panels.values())).shape
+    width = 2 * WIDTH
+    height = width / len(panels) * shape[0] / shape[1] + 0.3
+    figure, axes = new_figure(1, len(panels), width=width, height=height, squeeze=False)
+    for panel, (title, image) in zip(axes[0], panels.items(), strict=True):
+        panel.imshow(np.clip(image, 0, 1), cmap="gray", vmin=0, vmax=1)
+        panel.set_title(title)
+        panel.set_axis_off()
+    return figure
+
+
+@style()
+def to_png(figure: Figure) -> bytes:
+    """The figure as a PNG file."""
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

@@ -10,9 +10,11 @@ import typer
 
 from .. import __version__
 from ..experiments import EXPERIMENTS, Plan
+from ..images import denoise as denoise_image
+from ..images import noise_level
 from ..separation import load_model
 from ..signals import clipping, read
-from . import reproduction, summary
+from . import pictures, reproduction, summary
 from .demo import run_demo
 from .folder import output_folder
 from .progress import separate_with_progress
@@ -46,6 +48,30 @@ Output = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Replace the results of an earlier run in the folder.")
 ]
+Image = Annotated[
+    Path, typer.Argument(metavar="IN", show_default=False, help="A .png, .jpg or .tif picture.")
+]
+ImageOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="OUT",
+        show_default=False,
+        help="The restored picture; its suffix says the format.",
+    ),
+]
+Clean = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="The true picture: prints the PSNR, and draws before and after beside it in "
+        "OUT-comparison.png.",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same result.")]
+ForceImage = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 
 
@@ -175,6 +201,52 @@ def info(model: Model, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def denoise(
+    source: Image,
+    output: ImageOutput = None,
+    sigma: Annotated[
+        str,
+        typer.Option(
+            metavar="S|auto",
+            help="Standard deviation of the noise, in the levels of the file (0 to 255 with 8 "
+            "bits); auto estimates it.",
+        ),
+    ] = "auto",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Several times faster, a little less accurate.")
+    ] = False,
+    clean: Clean = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    force: ForceImage = False,
+) -> None:
+    """Remove noise from a picture, by what is learned from its own patches.
+
+    Grey or colour, .png, .jpg or .tif; 16 bits if grey. The depth of IN is kept.
+
+    [dim]spikeslab denoise night.png -o better.png[/]
+    [dim]spikeslab denoise noisy.png -o out.png --sigma 25 --clean truth.png[/]
+    """
+    given = _noise(sigma)
+    job = pictures.prepare(source, output, clean, "denoised", force=force)
+    pixels = job.picture.pixels
+    level = noise_level(pixels) if given is None else given
+    pictures.run(
+        job,
+        lambda callback: denoise_image(
+            pixels,
+            "auto" if given is None else given,
+            fast=fast,
+            random_state=seed,
+            callback=callback,
+        ),
+        pixels,
+        {"sigma": level},
+        as_json=as_json,
+    )
+
+
+@app.command()
 def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.")
@@ -283,3 +355,13 @@ def _number_of_sources(text: str) -> int | Literal["auto"]:
         return int(text)
     except ValueError:
         raise ValueError(f"-n must be a whole number or auto, got {text!r}") from None
+
+
+def _noise(text: str) -> float | None:
+    """The number, or None for auto."""
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--sigma must be a number or auto, got {text!r}") from None

@@ -1,9 +1,10 @@
-"""Progress of a separation or of experiments, drawn on a terminal."""
+"""Progress, drawn on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -11,12 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .._arrays import Array
 from ..experiments import TrialProgress
+from ..images import ImageProgress
 from ..separation import Separation, SeparationProgress, separate
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[SeparationProgress], None] | None]:
-    """A callback for `separate`, or None where standard error is no terminal."""
+def _bar(first: str) -> Iterator[Callable[..., None] | None]:
+    """What updates a bar, or None where standard error is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -28,11 +30,18 @@ def progress_bar() -> Iterator[Callable[[SeparationProgress], None] | None]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("separating", total=None, state="")
+        task = bar.add_task(first, total=None, state="")
+        yield partial(bar.update, task)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[SeparationProgress], None] | None]:
+    """A callback for `separate`, or None where standard error is no terminal."""
+    with _bar("separating") as update:
 
         def show(progress: SeparationProgress) -> None:
-            bar.update(
-                task,
+            assert update is not None
+            update(
                 description=progress.stage,
                 completed=progress.run + 1,
                 total=progress.n_runs,
@@ -40,7 +49,24 @@ def progress_bar() -> Iterator[Callable[[SeparationProgress], None] | None]:
                 f"{progress.iteration}, log-likelihood {progress.log_likelihood:.4f} per sample",
             )
 
-        yield show
+        yield show if update else None
+
+
+@contextmanager
+def image_bar() -> Iterator[Callable[[ImageProgress], None] | None]:
+    """A callback for `denoise` and `inpaint`, or None where standard error is no terminal."""
+    with _bar("learning") as update:
+
+        def show(progress: ImageProgress) -> None:
+            assert update is not None
+            update(
+                description=progress.stage,
+                completed=progress.done,
+                total=progress.total,
+                state=f"{progress.done} of {progress.total}",
+            )
+
+        yield show if update else None
 
 
 def separate_with_progress(data: Array, n_sources: int | str, **options: Any) -> Separation:
