@@ -10,7 +10,15 @@ import typer
 
 from .. import __version__
 from ..experiments import EXPERIMENTS, Plan
+from ..image_files import read_mask
 from ..images import denoise as denoise_image
+from ..images import inpaint as inpaint_image
+from ..images import noise_level
+from ..separation import load_model
+from ..signals import clipping, read
+from . import pictures, reproduction, summary
+from ..images import denoise as denoise_image
+from ..images import inpaint as inpaint_image
 from ..images import noise_level
 from ..separation import load_model
 from ..signals import clipping, read
@@ -242,6 +250,36 @@ def denoise(
         ),
         pixels,
         {"sigma": level},
+        as_json=as_json,
+    )
+
+
+@app.command()
+def inpaint(
+    source: Image,
+    mask: Annotated[
+        Path,
+        typer.Option(
+            metavar="MASK", show_default=False, help="A picture of IN's size, white where IN lacks."
+        ),
+    ],
+    output: ImageOutput = None,
+    clean: Clean = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    force: ForceImage = False,
+) -> None:
+    """Fill in the missing pixels of a picture, by what is learned from its own patches.
+
+    [dim]spikeslab inpaint torn.png --mask holes.png -o whole.png[/]
+    """
+    job = pictures.prepare(source, output, clean, "inpainted", force=force)
+    pixels, missing = job.picture.pixels, read_mask(mask)
+    pictures.run(
+        job,
+        lambda callback: inpaint_image(pixels, missing, random_state=seed, callback=callback),
+        pixels,
+        {"missing": float(missing.mean())},
         as_json=as_json,
     )
 

@@ -1,0 +1,182 @@
+"""Patches go there and back; denoising gains what it should on an image whose truth is known."""
+
+import numpy as np
+import pytest
+
+from spikeslab import patches
+from spikeslab.images import denoise, noise_level
+from spikeslab.metrics import psnr
+from spikeslab.patches import Average, Patches
+
+
+def drawing(height=64, width=64):
+    """Edges, a ramp, a disc and stripes, from 0 to 255."""
+    y, x = np.mgrid[:height, :width]
+    image = 80.0 + x
+    image[(y - 20) ** 2 + (x - 24) ** 2 < 150] = 220
+    image[y > x // 2 + 36] = 30
+    stripes = (y > 40) & (x > 36)
+    image[stripes] = 128 + 60 * np.sin(0.9 * (x + y))[stripes]
+    return image
+
+
+def noisy(image, sigma, seed=0):
+    return image + sigma * np.random.default_rng(seed).standard_normal(image.shape)
+
+
+@pytest.fixture
+def tiny_strips(monkeypatch):
+    monkeypatch.setattr(patches, "_STRIP", 40)
+
+
+# ---- patches ----
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (13, 9, 1), (11, 30, 3), (20, 8, 2)])
+def test_patches_there_and_back_are_the_image(shape, tiny_strips):
+    rng = np.random.default_rng(0)
+    image = rng.normal(size=shape)
+    cut = Patches(shape, 8)
+    average = Average(cut)
+    seen = 0
+    for strip in cut.strips():
+        details, means = cut.split(image, strip)
+        weights = rng.uniform(0.1, 2, len(details))
+        average.add(strip, cut.join(details, means), weights)
+        seen += len(details)
+    assert seen == len(cut)
+    np.testing.assert_allclose(average.image(), image, atol=1e-13)
+
+
+def test_a_patch_is_its_means_and_orthonormal_details():
+    image = np.random.default_rng(1).normal(size=(9, 10, 2))
+    cut = Patches(image.shape, 8)
+    details, means = cut.split(image, slice(0, 2))
+    assert details.shape == (6, cut.n_details) == (6, 2 * 63)
+    corner = image[1:9, 2:10]  # the last one
+    np.testing.assert_allclose(means[-1], corner.mean(axis=(0, 1)))
+    np.testing.assert_allclose(
+        (details[-1] ** 2).sum() + 64 * (means[-1] ** 2).sum(), (corner**2).sum()
+    )
+    np.testing.assert_allclose(cut.join(details, means)[-1], corner.transpose(2, 0, 1), atol=1e-13)
+
+
+def test_a_sample_of_patches_is_some_of_them():
+    image = np.random.default_rng(2).normal(size=(20, 17, 1))
+    cut = Patches(image.shape, 8)
+    everything = np.concatenate([cut.split(image, strip)[0] for strip in cut.strips()])
+    np.testing.assert_array_equal(cut.sample(image, 130, np.random.default_rng(0)), everything)
+    some = cut.sample(image, 30, np.random.default_rng(0))
+    distances = np.abs(some[:, None] - everything).max(axis=2)
+    assert len(set(distances.argmin(axis=1))) == len(some) == 30
+    assert distances.min(axis=1).max() < 1e-12
+
+
+def test_overlapping_patches_are_averaged_by_weight():
+    cut = Patches((8, 9, 1), 8)
+    average = Average(cut)
+    pixels = np.stack([np.zeros((1, 8, 8)), np.ones((1, 8, 8))])
+    average.add(slice(0, 1), pixels, np.array([1.0, 3.0]))
+    expected = [0, *[0.75] * 7, 1]
+    np.testing.assert_allclose(average.image()[:, :, 0], np.tile(expected, (8, 1)))
+
+
+# ---- noise ----
+
+
+@pytest.mark.parametrize("sigma", [2, 10, 25, 60])
+def test_the_noise_level_is_found(sigma):
+    for seed in range(3):
+        found = noise_level(noisy(drawing(96, 96), sigma, seed))
+        assert found == pytest.approx(sigma, rel=0.1)
+
+
+def test_the_noise_level_of_colours_is_that_of_all_channels():
+    image = np.stack([drawing(80, 90)] * 3, axis=2)
+    assert noise_level(noisy(image, 15)) == pytest.approx(15, rel=0.07)
+
+
+def test_an_image_without_noise_has_hardly_any_noise():
+    assert noise_level(drawing()) < 1
+    assert noise_level(np.full((20, 20), 7.0)) == 0
+
+
+# ---- denoising ----
+
+
+@pytest.mark.parametrize("sigma", [15, 40])
+def test_denoising_gains_six_decibels_fast_and_more_when_accurate(sigma):
+    clean = drawing()
+    given = noisy(clean, sigma)
+    gains = [
+        psnr(denoise(given, sigma, fast=fast, n_components=32), clean) - psnr(given, clean)
+        for fast in (True, False)
+    ]
+    assert gains[0] > 6
+    assert gains[1] > gains[0] - 0.1
+
+
+def test_pure_noise_is_not_learned_by_heart():
+    noise = np.random.default_rng(3).standard_normal((40, 40))
+    assert denoise(noise, 1.0, fast=True).std() < 0.25
+
+
+def test_colours_help_each_other():
+    clean = np.stack([drawing(48, 48), 0.5 * drawing(48, 48), 255 - drawing(48, 48)], axis=2)
+    given = noisy(clean, 25)
+    together = denoise(given, 25, fast=True)
+    alone = np.stack([denoise(given[..., c], 25, fast=True) for c in range(3)], axis=2)
+    assert psnr(together, clean) > psnr(alone, clean) + 0.5
+
+
+def test_scaling_the_image_scales_the_result():
+    given = noisy(drawing(24, 24), 20)
+    found = denoise(given, 20, fast=True)
+    np.testing.assert_allclose(denoise(given / 256, 20 / 256, fast=True), found / 256, rtol=1e-9)
+
+
+def test_the_result_has_the_type_and_the_range_of_the_image():
+    given = np.clip(np.rint(noisy(drawing(24, 24), 60)), 0, 255).astype(np.uint8)
+    found = denoise(given, fast=True)
+    assert (found.dtype, found.shape) == (np.uint8, given.shape)
+    as_floats = denoise(given.astype(np.float32), fast=True)
+    assert as_floats.dtype == np.float32
+    np.testing.assert_allclose(found, np.clip(as_floats, 0, 255), atol=0.51)
+    assert denoise(given[:, :, None], fast=True).shape == (24, 24, 1)
+
+
+def test_a_constant_image_stays_as_it_is():
+    constant = np.full((20, 24), 3.0)
+    np.testing.assert_array_equal(denoise(constant), constant)
+    np.testing.assert_allclose(denoise(constant, 1.0, fast=True), constant, atol=1e-9)
+
+
+def test_the_callback_sees_both_stages_to_their_ends(tiny_strips):
+    seen = []
+    denoise(noisy(drawing(20, 20), 5), 5.0, fast=True, callback=seen.append)
+    for stage in ("learning", "cleaning"):
+        some = [progress for progress in seen if progress.stage == stage]
+        assert [progress.done for progress in some] == list(range(1, some[0].total + 1))
+    assert [progress.stage for progress in (seen[0], seen[-1])] == ["learning", "cleaning"]
+
+
+@pytest.mark.parametrize(
+    ("image", "sigma", "error", "words"),
+    [
+        (np.ones((1, 1)), 1.0, ValueError, r"at least 16 pixels a side, got shape \(1, 1\)"),
+        (np.ones((15, 90)), 1.0, ValueError, r"at least 16 pixels a side, got shape \(15, 90\)"),
+        (np.ones((20, 20, 0)), 1.0, ValueError, "at least 16 pixels"),
+        (np.ones(400), 1.0, ValueError, r"image must have shape \(height, width\)"),
+        (np.full((20, 20), np.nan), 1.0, ValueError, "image contains NaN or infinity"),
+        (np.ones((20, 20), bool), 1.0, TypeError, "array of numbers, got type bool"),
+        (np.ones((20, 20), complex), 1.0, TypeError, "real numbers"),
+        (np.full((20, 20), "a"), 1.0, TypeError, "array of numbers"),
+        (np.ones((20, 20)), 0.0, ValueError, "sigma must be above 0, got 0.0"),
+        (np.ones((20, 20)), -3.0, ValueError, "sigma must be above 0"),
+        (np.ones((20, 20)), np.nan, ValueError, "sigma must be above 0"),
+        (np.ones((20, 20)), "much", ValueError, "sigma must be one of 'auto', got 'much'"),
+    ],
+)
+def test_wrong_input_is_refused_with_one_sentence(image, sigma, error, words):
+    with pytest.raises(error, match=words):
+        denoise(image, sigma)
