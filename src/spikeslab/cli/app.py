@@ -17,12 +17,6 @@ from ..images import noise_level
 from ..separation import load_model
 from ..signals import clipping, read
 from . import pictures, reproduction, summary
-from ..images import denoise as denoise_image
-from ..images import inpaint as inpaint_image
-from ..images import noise_level
-from ..separation import load_model
-from ..signals import clipping, read
-from . import pictures, reproduction, summary
 from .demo import run_demo
 from .folder import output_folder
 from .progress import separate_with_progress
