@@ -107,7 +107,7 @@ def test_an_image_without_noise_has_hardly_any_noise():
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_denoising_gains_eight_decibels(fast):
-    clean = drawing(56, 56)
+    clean = drawing(40, 40)
     given = noisy(clean, 25)
     found = denoise(given, 25, fast=fast, n_components=32)
     assert psnr(found, clean) > psnr(given, clean) + 8
@@ -119,7 +119,8 @@ def test_pure_noise_is_not_learned_by_heart():
 
 
 def test_colours_help_each_other():
-    clean = np.stack([drawing(48, 48), 0.5 * drawing(48, 48), 255 - drawing(48, 48)], axis=2)
+    grey = drawing(32, 32)
+    clean = np.stack([grey, 0.5 * grey, 255 - grey], axis=2)
     given = noisy(clean, 25)
     together = denoise(given, 25, fast=True)
     alone = np.stack([denoise(given[..., c], 25, fast=True) for c in range(3)], axis=2)
