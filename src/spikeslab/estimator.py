@@ -655,7 +655,7 @@ default="pca"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.noise != "full"
+        tags.input_tags.allow_nan = self.noise != "full" and self.inference != "truncated"
         return tags
 
     @property
