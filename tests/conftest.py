@@ -1,6 +1,7 @@
 """Fixtures that several test files use."""
 
 import os
+import signal
 
 # Matrices are small here: with threads BLAS does nothing but wait for busy cores.
 for library in ("OPENBLAS", "OMP", "MKL"):
@@ -16,6 +17,9 @@ from oracles import random_prior
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
 
 Make = Callable[..., Parameters]
+
+# A shell starts what runs in the background deaf to Ctrl-C, which some tests are about.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

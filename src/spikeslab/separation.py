@@ -455,7 +455,8 @@ class _Search:
 
         Models without noise are fitted for all of them; from the best of these the number goes up,
         or else down, for as long as that is better. So the models with noise, whose cost doubles
-        with every source, are fitted for few.
+        with every source, are fitted for few. As many as channels are always tried: where all
+        directions vary as much, nothing leads there.
         """
         noisy = self.method == "noisy" or self.select == "orthogonality"
         numbers = [
@@ -465,18 +466,22 @@ class _Search:
         ]
         guides = [self._evidence(self.noise_free(n)) for n in numbers]
         begin = numbers[int(np.argmax(guides))]
-        best = self.fit(begin)
+        fitted = {n: self.fit(n) for n in {begin, numbers[-1]}}
+
+        def better(n_sources: int, than: int) -> bool:
+            if n_sources not in numbers:
+                return False
+            if n_sources not in fitted:
+                fitted[n_sources] = self.fit(n_sources)
+            return self._evidence(fitted[n_sources]) > self._evidence(fitted[than])
+
+        at = begin
         for way in (1, -1):
-            n_sources = begin + way
-            while n_sources in numbers:
-                candidate = self.fit(n_sources)
-                if self._evidence(candidate) <= self._evidence(best):
-                    break
-                best = candidate
-                n_sources += way
-            if best.n_sources != begin:
+            while better(at + way, than=at):
+                at += way
+            if at != begin:
                 break
-        return best
+        return max(fitted.values(), key=self._evidence)
 
     def _affordable(self, n_sources: int) -> bool:
         """Whether nobody need ask for a model with noise and so many sources to get one."""
