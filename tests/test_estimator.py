@@ -290,6 +290,7 @@ def test_the_callback_sees_every_iteration_and_can_stop(X):
 def test_ctrl_c_keeps_the_best_so_far(X, n_jobs):
     """A real SIGINT, while the runs go on in this thread or in others."""
     seen = []
+    threads = threading.active_count()
 
     def callback(progress):
         seen.append(progress.log_likelihood)
@@ -304,7 +305,7 @@ def test_ctrl_c_keeps_the_best_so_far(X, n_jobs):
     assert np.isfinite(model.score(X))
     model.set_params(callback=None, n_jobs=None).fit(X)  # and the process goes on
     assert model.converged_
-    assert threading.active_count() < 5
+    assert threading.active_count() <= threads
 
 
 def test_ctrl_c_before_anything_was_fitted_leaves_an_unfitted_model(X):
