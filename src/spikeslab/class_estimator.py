@@ -96,7 +96,7 @@ class ClasswiseSparseCoding(BaseEstimator):
     ...     4, 2, background="isotropic", noise_variance=1.0, random_state=0
     ... ).fit(noisy)
     >>> clean, variance = model.clean(noisy)
-    >>> np.mean((clean - texture) ** 2) < 0.6 * np.mean((noisy - texture) ** 2)
+    >>> bool(np.mean((clean - texture) ** 2) < 0.6 * np.mean((noisy - texture) ** 2))
     True
     """
 
