@@ -36,7 +36,7 @@ extern "C" void run(const double* x, double* y, long n, long times) {{
 
 def flags_of_variants() -> dict[str, list[str]]:
     """What CMakeLists.txt adds for each instruction set."""
-    calls = re.findall(r'^ *add_walk\((\S+) "(.*)"\)', (_ROOT / "CMakeLists.txt").read_text(), re.M)
+    calls = re.findall(r'^ *add_kernel\((\S+) "(.*)"\)', (_ROOT / "CMakeLists.txt").read_text(), re.M)
     return {name: flags.split(";") if flags else [] for name, flags in calls}
 
 
