@@ -361,13 +361,12 @@ def maximise(
             result.history.append(result.log_likelihood)
             result.n_iter = state.iteration
             result.n_evaluations = maximiser.n_evaluations
-            rate, begun = n / (perf_counter() - begun), perf_counter()
-            canonical = model.canonical(state.parameters)
-            if callback is not None and callback(
-                Progress(run, state.iteration, result.log_likelihood, canonical, rate)
-            ):
-                result.reason = "callback"
-                break
+            if callback is not None:
+                rate, begun = n / (perf_counter() - begun), perf_counter()
+                found = model.canonical(state.parameters)
+                if callback(Progress(run, state.iteration, result.log_likelihood, found, rate)):
+                    result.reason = "callback"
+                    break
             quiet = quiet + 1 if state.iteration > anneal and state.promise < tol * n else 0
             if quiet == _PATIENCE:
                 result.converged, result.reason = True, "converged"
