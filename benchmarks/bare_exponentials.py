@@ -36,7 +36,8 @@ extern "C" void run(const double* x, double* y, long n, long times) {{
 
 def flags_of_variants() -> dict[str, list[str]]:
     """What CMakeLists.txt adds for each instruction set."""
-    calls = re.findall(r'^ *add_kernel\((\S+) "(.*)"\)', (_ROOT / "CMakeLists.txt").read_text(), re.M)
+    text = (_ROOT / "CMakeLists.txt").read_text()
+    calls = re.findall(r'^ *add_kernel\((\S+) "(.*)"\)', text, re.M)
     return {name: flags.split(";") if flags else [] for name, flags in calls}
 
 
