@@ -247,12 +247,11 @@ class FullNoise:
 
     @classmethod
     def from_scatter(cls, scatter: Array, n_features: int, floor: float) -> FullNoise:
-        above = scatter - floor * np.eye(n_features)
-        if _cholesky(above) is None:
-            values, vectors = np.linalg.eigh(scatter)
-            scatter = (vectors * np.maximum(values, floor)) @ vectors.T
         root = _cholesky(scatter)
-        return cls(scatter) if root is None else unchecked(cls, covariance=scatter, root=root)
+        if root is None or _cholesky(scatter - floor * np.eye(n_features)) is None:
+            values, vectors = np.linalg.eigh(scatter)
+            return cls((vectors * np.maximum(values, floor)) @ vectors.T)
+        return unchecked(cls, covariance=scatter, root=root)
 
 
 NOISES: dict[str, type[IsotropicNoise] | type[DiagonalNoise] | type[FullNoise]] = {
