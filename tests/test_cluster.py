@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from contextlib import suppress
 
 import cloudpickle
 import dask
@@ -40,11 +41,11 @@ def local():
 @pytest.fixture(scope="module")
 def cluster():
     settings = {"distributed.comm.timeouts.connect": "5s", "distributed.admin.log-format": ""}
-    with (
-        dask.config.set(settings),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-    ):
+    with dask.config.set(settings):
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
         yield cluster
+        with suppress(KeyError):  # dask trips over a worker that a test has just killed
+            cluster.close()
 
 
 @pytest.fixture
