@@ -20,7 +20,7 @@ import spikeslab.checkpoint
 from problems import FAMILIES, METHODS, NOISES, floor_of, make_data, make_model, make_start
 from spikeslab import Expectation, GaussianSparseCoding, maximise
 from spikeslab.checkpoint import Checkpoint, digest
-from spikeslab.maximise import Curvature
+from spikeslab.quasi_newton import Curvature
 
 
 def assert_same_arrays(some, others):

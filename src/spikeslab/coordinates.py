@@ -16,7 +16,7 @@ from ._arrays import Array, unchecked
 from .m_step import Model, regression, residual_scatter, solve_regression
 from .noise import NOISES
 from .parameters import Parameters
-from .prior import Prior
+from .prior import Prior, PriorFamily
 from .statistics import Statistics
 
 # Roots this small (squared, relative to the floor or the unit of variance) would be stationary
@@ -40,18 +40,13 @@ class Coordinates:
         self._model, self._start, self._floor = model, start, floor
         family, learn = model.prior, model.learn
         n_features, n_latents = start.n_features, start.n_latents
-        rows = 1 if family.shared else n_latents
-        self._rows = rows
+        self._prior = PriorCoordinates(family, start.prior, model.expandable(start.prior))
         free_prior = "prior" in learn
-        self._means = family.learned_means(rows) & free_prior
-        self._variances = family.learned_variances(rows, model.expandable(start.prior)) & free_prior
         n_noise = {"isotropic": 1, "diagonal": n_features, "full": n_features**2}[model.noise]
         sizes = [
             n_features * n_latents * ("components" in learn),
             n_features * ("mean" in learn),
-            rows * family.n_components * free_prior,
-            int(self._means.sum()),
-            int(self._variances.sum()),
+            *(size * free_prior for size in self._prior.sizes),
             n_noise * ("noise" in learn),
         ]
         ends = np.cumsum(sizes)
@@ -59,7 +54,7 @@ class Coordinates:
 
     def pack(self, p: Parameters) -> Array:
         """The coordinates of parameters."""
-        prior, rows, learn = p.prior, self._rows, self._model.learn
+        learn = self._model.learn
         root: Array = np.empty(0)
         if "noise" in learn:
             values = p.noise.values
@@ -69,15 +64,11 @@ class Coordinates:
                 root = (vectors * np.sqrt(spectrum)) @ vectors.T
             else:
                 root = np.sqrt(np.maximum(values - self._floor, _LEAST_SQUARE * self._floor))
-        least = self._model.prior.smallest_variance
-        variances = prior.variances[:rows][self._variances] - least
         return np.concatenate(
             [
                 p.mixing.ravel() if "components" in learn else [],
                 p.offset if "mean" in learn else [],
-                np.sqrt(prior.weights[:rows]).ravel() if "prior" in learn else [],
-                prior.means[:rows][self._means],
-                np.sqrt(np.maximum(variances, _LEAST_SQUARE * least)),
+                *(self._prior.pack(p.prior) if "prior" in learn else []),
                 root.ravel(),
             ]
         )
@@ -92,16 +83,7 @@ class Coordinates:
         prior, noise = start.prior, start.noise
         n_features, n_latents = start.n_features, start.n_latents
         if "prior" in model.learn:
-            squares = a.reshape(self._rows, -1) ** 2
-            weights = squares / squares.sum(axis=1, keepdims=True)
-            means, variances = (np.array(v[: self._rows]) for v in (prior.means, prior.variances))
-            means[self._means] = m
-            variances[self._variances] = t**2 + model.prior.smallest_variance
-            shape = (n_latents, model.prior.n_components)
-            weights, means, variances = (
-                np.ascontiguousarray(np.broadcast_to(v, shape)) for v in (weights, means, variances)
-            )
-            prior = unchecked(Prior, weights=weights, means=means, variances=variances)
+            prior = self._prior.unpack(a, m, t)
         if "noise" in model.learn:
             cls = NOISES[model.noise]
             if model.noise == "full":
@@ -125,34 +107,18 @@ class Coordinates:
         The metric applies the inverse information of the complete data: to first order it turns a
         gradient into the displacement of an EM step.
         """
-        model, family, rows = self._model, self._model.prior, self._rows
+        model, noise = self._model, p.noise
         learn = model.learn
         _, _, a, _, t, B = self._split(theta)
-        a = a.reshape(rows, -1) if a.size else np.ones((rows, family.n_components))
-        noise, prior = p.noise, p.prior
-        weights, means, variances = (
-            v[:rows] for v in (prior.weights, prior.means, prior.variances)
-        )
-        counts, first, second = (family.pool(v)[:rows] for v in (s.counts, s.first, s.second))
+        slopes: list[Array] = []
+        if "prior" in learn:
+            slopes, widths = self._prior.gradient(a, t, p.prior, s.counts, s.first, s.second)
 
         linear: Array = np.empty((0, 0))
         zz: Array = np.empty((0, 0))
         if not learn.isdisjoint(("components", "mean")):
             coefficients, yz, zz = regression(model, p, s)
             linear = noise.solve(yz - coefficients @ zz)
-
-        # the weights' regularisation counts like further points
-        tallies = counts + family.weight_count
-        total = tallies.sum(axis=1, keepdims=True)
-        slope_a = 2 * (tallies - total * weights) / np.where(a == 0, 1, a)
-        safe = np.where(variances > 0, variances, 1.0)
-        slope_m = (first - counts * means) / safe
-        scatter = second - 2 * means * first + means**2 * counts
-        seen = counts + family.variance_count
-        slope_v = (
-            scatter + family.variance_count * family.variance_at - variances * seen
-        ) / safe**2
-        slope_t = slope_v[self._variances] * t
 
         slope_B: Array = np.empty(0)
         if "noise" in learn:
@@ -164,14 +130,13 @@ class Coordinates:
                 each = p.n_features if model.noise == "isotropic" else 1
                 slope_B = B * (R / noise.values - s.n * each) / noise.values
 
-        def join(linear: Array, a: Array, m: Array, t: Array, B: Array) -> Array:
+        def join(linear: Array, prior: list[Array], B: Array) -> Array:
             parts = [linear[:, : p.n_latents].ravel()] if "components" in learn else []
             parts += [linear[:, -1]] if "mean" in learn else []
-            parts += [a.ravel()] if "prior" in learn else []
-            return np.concatenate([*parts, m, t, B.ravel()])
+            return np.concatenate([*parts, *prior, B.ravel()])
 
         def metric(g: Array) -> Array:
-            W, c, u, m, t, B = self._split(g)
+            W, c, *prior, B = self._split(g)
             step = linear
             if step.size:
                 columns = [W.reshape(p.n_features, -1)] if W.size else []
@@ -179,20 +144,84 @@ class Coordinates:
                 step = solve_regression(
                     np.zeros_like(linear), noise.apply(np.concatenate(columns, axis=1)), zz
                 )
-            if u.size:
-                u = u.reshape(rows, -1) * (a**2).sum(axis=1, keepdims=True) / (4 * total)
-            # a component that is never on has no information of its own
-            mean_width, variance_width = safe / (counts + 1e-3), safe / (seen + 1e-3)
+            if "prior" in learn:
+                prior = [slope * width for slope, width in zip(prior, widths, strict=True)]
             if model.noise == "full":
                 B = noise.apply(B.reshape(p.n_features, -1)) if B.size else B
             elif B.size:
                 B = B * noise.values / (p.n_features if model.noise == "isotropic" else 1)
-            return join(
-                step,
-                u,
-                m * mean_width[self._means],
-                t * variance_width[self._variances] / 2,
-                B / (2 * s.n),
-            )
+            return join(step, prior, B / (2 * s.n))
 
-        return join(linear, slope_a, slope_m[self._means], slope_t, slope_B), metric
+        return join(linear, slopes, slope_B), metric
+
+
+class PriorCoordinates:
+    """Of the priors: roots a of the weights, the means and the roots t of the variances, those that
+    are learned.
+
+    Parameters
+    ----------
+    family : PriorFamily
+    start : Prior
+        Gives the values of what is not learned.
+    expand : bool
+        Whether all slab variances are coordinates.
+    """
+
+    def __init__(self, family: PriorFamily, start: Prior, expand: bool) -> None:
+        self._family, self._start = family, start
+        self._rows = rows = 1 if family.shared else start.n_latents
+        self._means = family.learned_means(rows)
+        self._variances = family.learned_variances(rows, expand)
+        self.sizes = rows * family.n_components, int(self._means.sum()), int(self._variances.sum())
+
+    def pack(self, prior: Prior) -> list[Array]:
+        rows, least = self._rows, self._family.smallest_variance
+        variances = prior.variances[:rows][self._variances] - least
+        return [
+            np.sqrt(prior.weights[:rows]).ravel(),
+            prior.means[:rows][self._means],
+            np.sqrt(np.maximum(variances, _LEAST_SQUARE * least)),
+        ]
+
+    def unpack(self, a: Array, m: Array, t: Array) -> Prior:
+        rows, start = self._rows, self._start
+        squares = a.reshape(rows, -1) ** 2
+        weights = squares / squares.sum(axis=1, keepdims=True)
+        means, variances = (np.array(v[:rows]) for v in (start.means, start.variances))
+        means[self._means] = m
+        variances[self._variances] = t**2 + self._family.smallest_variance
+        shape = (start.n_latents, self._family.n_components)
+        weights, means, variances = (
+            np.ascontiguousarray(np.broadcast_to(v, shape)) for v in (weights, means, variances)
+        )
+        return unchecked(Prior, weights=weights, means=means, variances=variances)
+
+    def gradient(
+        self, a: Array, t: Array, prior: Prior, counts: Array, first: Array, second: Array
+    ) -> tuple[list[Array], list[Array]]:
+        """Slopes of the penalised log-likelihood, and the widths that turn them into EM steps."""
+        family, rows = self._family, self._rows
+        a = a.reshape(rows, -1)
+        weights, means, variances = (
+            v[:rows] for v in (prior.weights, prior.means, prior.variances)
+        )
+        counts, first, second = (family.pool(v)[:rows] for v in (counts, first, second))
+        # the weights' regularisation counts like further points
+        tallies = counts + family.weight_count
+        total = tallies.sum(axis=1, keepdims=True)
+        slope_a = 2 * (tallies - total * weights) / np.where(a == 0, 1, a)
+        safe = np.where(variances > 0, variances, 1.0)
+        slope_m = (first - counts * means) / safe
+        scatter = second - 2 * means * first + means**2 * counts
+        seen = counts + family.variance_count
+        slope_v = (
+            scatter + family.variance_count * family.variance_at - variances * seen
+        ) / safe**2
+        # a component that is never on has no information of its own
+        mean_width, variance_width = safe / (counts + 1e-3), safe / (seen + 1e-3)
+        weight_width = np.broadcast_to((a**2).sum(axis=1, keepdims=True) / (4 * total), a.shape)
+        return (
+            [slope_a.ravel(), slope_m[self._means], slope_v[self._variances] * t],
+            [weight_width.ravel(), mean_width[self._means], variance_width[self._variances] / 2],
+        )

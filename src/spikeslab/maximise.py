@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from scipy.linalg.lapack import dtrtrs
 
 from ._arrays import Array, unchecked
 from .checkpoint import Journal
 from .coordinates import Coordinates
 from .m_step import Model, m_step
 from .parameters import Parameters
+from .quasi_newton import Curvature, State, Tangent, quasi_newton_step
 from .statistics import Statistics
 
 Method = Literal["em", "px", "quasi-newton"]
@@ -26,7 +26,6 @@ Method = Literal["em", "px", "quasi-newton"]
 DEFAULT_MODEL = Model()
 
 _PATIENCE = 3  # consecutive small gains that count as convergence
-_TRIES = 2  # step lengths before the curvature is forgotten
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,7 @@ class Result:
         )
 
 
-class State(NamedTuple):
-    """Where the optimisation stands, after an E-step: all that the next step depends on."""
-
-    iteration: int
-    parameters: Parameters
-    statistics: Statistics
-    objective: float  # log-likelihood and regularisation, all points together
-    promise: float  # gain of the objective that this step made, or that the next one promises
-    tangent: Tangent | None = None  # once there has been a quasi-Newton step
-
-
-class Tangent(NamedTuple):
-    """The model's free coordinates at a state, the slope there, and what steps have taught."""
-
-    theta: Array
-    gradient: Array
-    metric: Callable[[Array], Array]
-    curvature: Curvature  # updated in place: a state is good for one step
+At = State[Parameters, Statistics]
 
 
 class Maximiser:
@@ -130,24 +112,24 @@ class Maximiser:
         self._coordinates = Coordinates(model, start, noise_floor)
         self.n_evaluations = 0
 
-    def init(self, parameters: Parameters) -> State:
+    def init(self, parameters: Parameters) -> At:
         return self._visit(parameters, 0)
 
-    def step(self, state: State) -> State:
+    def step(self, state: At) -> At:
         """EM while the noise is annealed, then what the method says."""
         done, annealed = state.iteration, len(self._annealed)
         if self._method == "quasi-newton" and done > annealed:
-            return self._quasi_newton(state)
+            return quasi_newton_step(self, state)
         # also with quasi-Newton: one EM step cures a badly scaled start
         return self._em(state, self._annealed[done] if done < annealed else self._noise_floor)
 
-    def arrays(self, state: State) -> dict[str, np.ndarray]:
+    def arrays(self, state: At) -> dict[str, np.ndarray]:
         """What of a state cannot be computed from its iteration and parameters."""
         if state.tangent is None:
             return {}
         return {"theta": state.tangent.theta, **state.tangent.curvature.arrays()}
 
-    def restore(self, result: Result, arrays: dict[str, np.ndarray]) -> State:
+    def restore(self, result: Result, arrays: dict[str, np.ndarray]) -> At:
         """The state that had these arrays, by one E-step from the result so far."""
         # its constructor has changed the layout of the mixing, on which the last bits depend
         parameters = unchecked(Parameters, **vars(result.parameters) | {"mixing": arrays["mixing"]})
@@ -155,9 +137,9 @@ class Maximiser:
         self.n_evaluations = result.n_evaluations
         if "theta" not in arrays:
             return state
-        return self._at(arrays["theta"], Curvature.from_arrays(arrays), state)
+        return self.tangent(arrays["theta"], Curvature.from_arrays(arrays), state)
 
-    def _visit(self, parameters: Parameters, iteration: int, last: float = np.nan) -> State:
+    def _visit(self, parameters: Parameters, iteration: int, last: float = np.nan) -> At:
         """The E-step at given parameters."""
         statistics = self._statistics_of(parameters)
         self.n_evaluations += 1
@@ -166,15 +148,18 @@ class Maximiser:
         objective = statistics.log_likelihood + penalty
         if not np.isfinite(objective):
             objective = -np.inf
-        return State(iteration, parameters, statistics, objective, objective - last)
+        return At(iteration, parameters, statistics, objective, objective - last)
 
-    def _at(self, theta: Array, curvature: Curvature, state: State) -> State:
-        """A state with its tangent."""
+    # ---- what a quasi-Newton step asks of the model ----
+
+    def coordinates(self, state: At) -> Array:
+        return self._coordinates.pack(state.parameters)
+
+    def tangent(self, theta: Array, curvature: Curvature, state: At) -> At:
         slope = self._coordinates.gradient(theta, state.parameters, state.statistics)
         return state._replace(tangent=Tangent(theta, *slope, curvature))
 
-    def _attempt(self, theta: Array, state: State) -> State:
-        """The E-step at trial coordinates; where they are too extreme to compute with, no gain."""
+    def attempt(self, theta: Array, state: At) -> At:
         hopeless = state._replace(objective=-np.inf)
         if not np.isfinite(theta).all():
             return hopeless
@@ -183,107 +168,15 @@ class Maximiser:
         except ValueError:  # which a LinAlgError is, too
             return hopeless
 
-    def _em(self, state: State, floor: float) -> State:
+    def certain(self, state: At) -> At:
+        return self._em(state, self._noise_floor)
+
+    def _em(self, state: At, floor: float) -> At:
         """EM, or PX-EM, with a floor under the noise."""
         parameters = m_step(
             self._model, state.parameters, state.statistics, floor, self._method != "em"
         )
         return self._visit(parameters, state.iteration + 1, state.objective)
-
-    def _quasi_newton(self, state: State) -> State:
-        """L-BFGS whose first guess of the curvature is EM's: its first step is EM's to first order.
-
-        No accepted step lowers the objective. Where neither of two step lengths gains, the
-        curvature is forgotten and a PX-EM step taken, which cannot fail.
-        """
-        if state.tangent is None:
-            theta = self._coordinates.pack(state.parameters)
-            state = self._at(theta, Curvature(len(theta)), state)
-            assert state.tangent is not None
-        theta, gradient, metric, curvature = state.tangent
-        step = curvature.step(gradient, metric)
-        slope = float(gradient @ step)
-        if not slope > 0:  # rounding has spoilt the curvature
-            curvature.clear()
-            step = metric(gradient)
-            slope = float(gradient @ step)
-        length = 1.0
-        for _ in range(_TRIES):
-            new_theta = theta + length * step
-            new = self._attempt(new_theta, state)
-            gain = new.objective - state.objective
-            if gain >= max(1e-4 * length * slope, 0.0):
-                promise = slope / 2
-                break
-            shrink = length * slope / (2 * (length * slope - gain))
-            length *= min(max(shrink, 0.1), 0.5) if np.isfinite(shrink) else 0.1
-        else:
-            curvature.clear()
-            new = self._em(state, self._noise_floor)
-            gain = promise = new.promise
-            if gain < 0:  # rounding: there is nothing left to gain
-                return state._replace(iteration=state.iteration + 1, promise=0.0)
-            new_theta = self._coordinates.pack(new.parameters)
-        new = self._at(new_theta, curvature, new)._replace(promise=max(promise, gain))
-        assert new.tangent is not None
-        curvature.add(new_theta - theta, gradient - new.tangent.gradient)
-        return new
-
-
-class Curvature:
-    """Pairs of a displacement and the fall of the gradient along it, for L-BFGS.
-
-    Its two loops are two triangular systems: with S and Y the pairs as rows and R the upper
-    triangle of S Y', the step is ``r + S'c`` where ``R a = S g``, ``r = gamma metric(g - Y'a)`` and
-    ``R'c = diag(R) a - Y r``.
-    """
-
-    def __init__(self, size: int, memory: int = 100) -> None:
-        self._moved, self._bent = np.empty((memory, size)), np.empty((memory, size))
-        self._products = np.zeros((memory, memory))  # R, as far as there are pairs
-        self._n, self._memory = 0, memory
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Copies of the pairs and their products."""
-        n = self._n
-        parts = {"moved": self._moved, "bent": self._bent, "products": self._products[:, :n]}
-        return {name: part[:n].copy() for name, part in parts.items()}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Curvature:
-        n, size = arrays["moved"].shape
-        self = cls(size)
-        self._moved[:n], self._bent[:n] = arrays["moved"], arrays["bent"]
-        self._products[:n, :n] = arrays["products"]
-        self._n = n
-        return self
-
-    def clear(self) -> None:
-        self._n = 0
-
-    def add(self, moved: Array, bent: Array) -> None:
-        """Take note of a pair, unless the curvature along it is not positive."""
-        if not moved @ bent > 1e-10 * np.sqrt((moved @ moved) * (bent @ bent)):
-            return
-        if self._n == self._memory:
-            self._moved[:-1], self._bent[:-1] = self._moved[1:], self._bent[1:]
-            self._products[:-1, :-1] = self._products[1:, 1:]
-            self._n -= 1
-        n = self._n
-        self._moved[n], self._bent[n] = moved, bent
-        self._n = n + 1
-        self._products[: n + 1, n] = self._moved[: n + 1] @ bent
-
-    def step(self, gradient: Array, metric: Callable[[Array], Array]) -> Array:
-        n = self._n
-        if n == 0:
-            return metric(gradient)
-        S, Y = self._moved[:n], self._bent[:n]
-        R = self._products[:n, :n]
-        amounts = dtrtrs(R, S @ gradient)[0]
-        scaled = metric(Y[-1])
-        step = (R[-1, -1] / (Y[-1] @ scaled)) * metric(gradient - amounts @ Y)
-        return step + dtrtrs(R, R.diagonal() * amounts - Y @ step, trans=1)[0] @ S
 
 
 def maximise(
