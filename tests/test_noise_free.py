@@ -10,7 +10,8 @@ import oracles
 from spikeslab import NoiseFreeParameters, NoiseFreeSparseCoding, Prior
 from spikeslab.initialise import heavy_tailed, random_rotations
 from spikeslab.metrics import amari_index, amari_index_of_mixing
-from spikeslab.noise_free import DENSITIES, Densities, maximise_noise_free
+from spikeslab.noise_free import maximise_noise_free
+from spikeslab.unmixing import DENSITIES, Densities
 from spikeslab.noise_free_estimator import in_data_coordinates, start_densities
 from spikeslab.subspace import Subspace
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,14 @@ class Result:
         )
 
 
-At = State[Parameters, Statistics]
+class Visit(NamedTuple):
+    """Parameters with the E-step there."""
+
+    parameters: Parameters
+    statistics: Statistics
+
+
+At = State[Visit]
 
 
 class Maximiser:
@@ -148,15 +155,15 @@ class Maximiser:
         objective = statistics.log_likelihood + penalty
         if not np.isfinite(objective):
             objective = -np.inf
-        return At(iteration, parameters, statistics, objective, objective - last)
+        return At(iteration, Visit(parameters, statistics), objective, objective - last)
 
     # ---- what a quasi-Newton step asks of the model ----
 
     def coordinates(self, state: At) -> Array:
-        return self._coordinates.pack(state.parameters)
+        return self._coordinates.pack(state.at.parameters)
 
     def tangent(self, theta: Array, curvature: Curvature, state: At) -> At:
-        slope = self._coordinates.gradient(theta, state.parameters, state.statistics)
+        slope = self._coordinates.gradient(theta, state.at.parameters, state.at.statistics)
         return state._replace(tangent=Tangent(theta, *slope, curvature))
 
     def attempt(self, theta: Array, state: At) -> At:
@@ -174,7 +181,7 @@ class Maximiser:
     def _em(self, state: At, floor: float) -> At:
         """EM, or PX-EM, with a floor under the noise."""
         parameters = m_step(
-            self._model, state.parameters, state.statistics, floor, self._method != "em"
+            self._model, state.at.parameters, state.at.statistics, floor, self._method != "em"
         )
         return self._visit(parameters, state.iteration + 1, state.objective)
 
@@ -248,15 +255,15 @@ def maximise(
             state = maximiser.restore(result, saved)
         while True:
             state = maximiser.init(start) if state is None else maximiser.step(state)
-            n = state.statistics.n
-            result.parameters = state.parameters
-            result.log_likelihood = state.statistics.log_likelihood / n
+            n = state.at.statistics.n
+            result.parameters = state.at.parameters
+            result.log_likelihood = state.at.statistics.log_likelihood / n
             result.history.append(result.log_likelihood)
             result.n_iter = state.iteration
             result.n_evaluations = maximiser.n_evaluations
             if callback is not None:
                 rate, begun = n / (perf_counter() - begun), perf_counter()
-                found = model.canonical(state.parameters)
+                found = model.canonical(state.at.parameters)
                 if callback(Progress(run, state.iteration, result.log_likelihood, found, rate)):
                     result.reason = "callback"
                     break

@@ -1,52 +1,18 @@
-"""Maximum likelihood without noise: as many signals as sources, ``u = B z`` with ``z`` white.
-
-The likelihood ``log|det B| + sum_h log p_h(u_h)`` factorises over the sources, so an iteration
-costs O(N H K) for densities ``p_h`` of K Gaussians. B is free or orthogonal; the rows of a free B
-have norm 1, so every source has unit variance and the densities carry no scale.
-
-Runs from different starts are advanced side by side: the arrays of a state have a leading axis R.
-"""
+"""Runs of the noise-free model: a rough search side by side, and the way to an optimum."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from . import _kernel
-from ._arrays import Array, unchecked
+from ._arrays import Array
+from .noise_free_climb import NoiseFreeClimb
 from .prior import Prior, PriorFamily
-
-# Every component counts as seen once more and every variance as estimated from two more values of
-# a tenth: without it a component settles on a few points of small data sets.
-DENSITIES = PriorFamily(
-    n_slabs=2,
-    soft_spike=True,
-    slab_means=True,
-    spike_means=True,
-    weight_count=1.0,
-    variance_count=2.0,
-    smallest_variance=1e-3,
-)
+from .unmixing import DENSITIES, Densities, picked, rows_of
 
 _PATIENCE = 3  # consecutive small gains that count as convergence
-_LENGTHS = (1.0, 0.3, 0.1, 0.01, 0.0)  # of a step; the last one moves the densities alone
-_LONGEST = 0.5  # entry of a step
-_LEAST_CURVATURE = 0.1  # eigenvalue of a 2x2 block
-
-
-class Unmixing(NamedTuple):
-    """Unmixing matrices of R runs with the sums over the points that belong to them."""
-
-    matrix: Array  # (R, H, H), rows of norm 1
-    prior: Prior  # of R x H latents
-    log_likelihood: Array  # (R,), of all points together
-    objective: Array  # (R,), with the regularisation
-    sums: Array  # (3, R, H, K)
-    product: Array  # (R, H, H), of psi_i u_j
-    curvature: Array  # (R, H)
 
 
 @dataclass
@@ -75,140 +41,10 @@ class NoiseFreeRun:
     converged: bool = False
     reason: str = "max_iter"
 
-
-class Densities:
-    """Evaluates unmixing matrices and source densities on white signals of shape (H, N)."""
-
-    def __init__(self, signals: Array, family: PriorFamily, *, learn: bool, orthogonal: bool):
-        self.signals, self.family = signals, family
-        self.learn, self.orthogonal = learn, orthogonal
-
-    def visit(self, matrix: Array, prior: Prior) -> Unmixing:
-        """All sums at given unmixing matrices and densities."""
-        shape = (*matrix.shape[:2], prior.n_components)
-        log_density, sums, product, curvature = _kernel.sum_densities(
-            self.signals,
-            matrix,
-            prior.weights.reshape(shape),
-            prior.means.reshape(shape),
-            prior.variances.reshape(shape),
-        )
-        volume = np.linalg.slogdet(matrix)[1] * self.signals.shape[1]
-        log_likelihood = log_density + volume
-        objective = log_likelihood
-        if self.learn:
-            objective = objective + self.family.penalties(prior, True).reshape(shape[:2]).sum(
-                axis=1
-            )
-        return Unmixing(matrix, prior, log_likelihood, objective, sums, product, curvature)
-
-    def step(self, state: Unmixing) -> Unmixing:
-        """One EM update of the densities and one quasi-Newton step of the matrices.
-
-        Both from the sums at `state`. Where the two together gain nothing the step is shortened,
-        down to the EM update alone, which cannot fail.
-        """
-        prior = state.prior
-        if self.learn:
-            counts, first, second = (s.reshape(prior.weights.shape) for s in state.sums)
-            prior = self.family.update(prior, counts, first, second, True)
-        direction = self._direction(state)
-        new = self.visit(self._moved(state.matrix, direction), prior)
-        for length in _LENGTHS[1:]:
-            worse = ~(new.objective >= state.objective)
-            if not worse.any():
-                break
-            shorter = self._moved(state.matrix[worse], length * direction[worse])
-            new = _replaced(new, worse, self.visit(shorter, _rows(prior, worse)))
-        return _replaced(new, ~(new.objective >= state.objective), state, whole=True)
-
-    def _direction(self, state: Unmixing) -> Array:
-        """Quasi-Newton step of the relative change E, B becoming (I + E) B; (R, H, H).
-
-        The Hessian is taken where sources are independent: blocks of the two entries of a pair, or
-        one number a pair for rotations.
-        """
-        n_points = self.signals.shape[1]
-        G = state.product / n_points
-        bend = state.curvature / n_points
-        swapped = G.transpose(0, 2, 1)
-        a = np.broadcast_to(bend[:, :, None], G.shape)
-        b = a.transpose(0, 2, 1)
-        if self.orthogonal:
-            own = np.diagonal(G, axis1=1, axis2=2)
-            stiffness = np.abs(a + b - own[:, :, None] - own[:, None, :])
-            step = (swapped - G) / np.maximum(stiffness, _LEAST_CURVATURE / 2)
-        else:
-            least = (a + b - np.sqrt((a - b) ** 2 + 4)) / 2
-            lift = np.maximum(_LEAST_CURVATURE - least, 0.0)
-            a, b = a + lift, b + lift
-            step = (swapped - b * G) / (a * b - 1)
-        step = np.clip(step, -_LONGEST, _LONGEST)
-        H = G.shape[1]
-        step[:, range(H), range(H)] = 0.0
-        return step
-
-    def _moved(self, matrix: Array, step: Array) -> Array:
-        eye = np.eye(matrix.shape[1])
-        if self.orthogonal:  # Cayley's rotation
-            return np.linalg.solve(eye - step / 2, (eye + step / 2) @ matrix)
-        moved = (eye + step) @ matrix
-        return moved / np.linalg.norm(moved, axis=2, keepdims=True)
-
-
-def _rows(prior: Prior, runs: np.ndarray) -> Prior:
-    """The priors of some of the runs."""
-    keep = np.repeat(runs, prior.n_latents // len(runs))
-    return unchecked(
-        Prior,
-        weights=prior.weights[keep],
-        means=prior.means[keep],
-        variances=prior.variances[keep],
-    )
-
-
-def _picked(state: Unmixing, runs: np.ndarray) -> Unmixing:
-    return Unmixing(
-        state.matrix[runs],
-        _rows(state.prior, runs),
-        state.log_likelihood[runs],
-        state.objective[runs],
-        state.sums[:, runs],
-        state.product[runs],
-        state.curvature[runs],
-    )
-
-
-def _replaced(state: Unmixing, runs: np.ndarray, new: Unmixing, *, whole: bool = False) -> Unmixing:
-    """The state with some runs taken from another: which holds these alone, or all with `whole`."""
-    if not runs.any():
-        return state
-    if whole:
-        new = _picked(new, runs)
-    keep = np.repeat(runs, state.matrix.shape[1])
-
-    def put(old: Array, chosen: np.ndarray, values: Array) -> Array:
-        old = old.copy()
-        old[chosen] = values
-        return old
-
-    prior = unchecked(
-        Prior,
-        weights=put(state.prior.weights, keep, new.prior.weights),
-        means=put(state.prior.means, keep, new.prior.means),
-        variances=put(state.prior.variances, keep, new.prior.variances),
-    )
-    sums = state.sums.copy()
-    sums[:, runs] = new.sums
-    return Unmixing(
-        put(state.matrix, runs, new.matrix),
-        prior,
-        put(state.log_likelihood, runs, new.log_likelihood),
-        put(state.objective, runs, new.objective),
-        sums,
-        put(state.product, runs, new.product),
-        put(state.curvature, runs, new.curvature),
-    )
+    def after(self, earlier: NoiseFreeRun) -> NoiseFreeRun:
+        """The same run with what it went on from as its beginning."""
+        history = earlier.history + self.history[1:]
+        return replace(self, history=history, n_iter=len(history) - 1)
 
 
 def maximise_noise_free(
@@ -261,7 +97,7 @@ def maximise_noise_free(
         run = runs[alive[i]]
         run.log_likelihood = float(state.log_likelihood[i]) / n_points
         run.matrix = state.matrix[i]
-        run.prior = _rows(state.prior, np.arange(len(alive)) == i)
+        run.prior = rows_of(state.prior, np.arange(len(alive)) == i)
 
     try:
         for iteration in range(max_iter + 1):
@@ -283,7 +119,7 @@ def maximise_noise_free(
             if done.any():
                 for i in np.flatnonzero(done).tolist():
                     settle(i)
-                state, alive, quiet = _picked(state, ~done), alive[~done], quiet[~done]
+                state, alive, quiet = picked(state, ~done), alive[~done], quiet[~done]
             if len(alive) == 0:
                 break
     except KeyboardInterrupt:
@@ -291,3 +127,44 @@ def maximise_noise_free(
             settle(i)
             runs[r].converged, runs[r].reason = False, "interrupted"
     return runs
+
+
+def climb_noise_free(
+    signals: Array,
+    start: NoiseFreeRun,
+    family: PriorFamily = DENSITIES,
+    *,
+    orthogonal: bool = False,
+    max_iter: int = 300,
+    tol: float = 1e-7,
+    callback: Callable[[int, float], object] | None = None,
+) -> NoiseFreeRun:
+    """Maximise the likelihood by quasi-Newton steps from where another run ended; it never falls.
+
+    Parameters and result are those of `maximise_noise_free` for one run; to count as small, a step
+    must not promise more than `tol` either.
+    """
+    n_points = signals.shape[1]
+    densities = Densities(signals, family, learn=True, orthogonal=orthogonal)
+    run = NoiseFreeRun(start.matrix, start.prior)
+    first = densities.visit(start.matrix[None], start.prior)
+    climb, quiet = NoiseFreeClimb(densities, first), 0
+    try:
+        state = climb.init(first)
+        while True:
+            run.matrix, run.prior = state.at.matrix[0], state.at.prior
+            run.log_likelihood = float(state.at.log_likelihood[0]) / n_points
+            run.history.append(run.log_likelihood)
+            run.n_iter = state.iteration
+            quiet = quiet + 1 if state.promise < tol else 0
+            if callback is not None and callback(state.iteration, run.log_likelihood):
+                run.reason = "callback"
+            elif quiet == _PATIENCE:
+                run.converged, run.reason = True, "converged"
+            elif state.iteration < max_iter:
+                state = climb.step(state)
+                continue
+            break
+    except KeyboardInterrupt:
+        run.reason = "interrupted"
+    return run

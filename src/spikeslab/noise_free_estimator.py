@@ -17,14 +17,16 @@ from ._estimator import Run, SparseCodingEstimator, print_run
 from .initialise import heavy_tailed, random_rotations
 from .maximise import Progress
 from .metrics import orthogonality_deviation
-from .noise_free import DENSITIES, NoiseFreeRun, maximise_noise_free
+from .noise_free import NoiseFreeRun, climb_noise_free, maximise_noise_free
 from .noise_free_parameters import NoiseFreeParameters, SourcePosterior
 from .prior import Prior, PriorFamily
 from .subspace import Subspace
+from .unmixing import DENSITIES
 
 _SEARCH_POINTS = 5000  # enough to tell good starts from bad ones
 _SEARCH_VARIANCE = 1e-2  # narrower components are for later: they stick to single points
 _HEAVY_TAILED_STARTS = 2
+_ROUGH = 30  # iterations of a start before the best go on
 _REFINED = 2  # of the searched starts
 
 Told = Callable[[int, int, float], object]  # run, iteration, log-likelihood per sample
@@ -199,17 +201,15 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             few = np.ascontiguousarray(signals[:, rng.choice(len(X), _SEARCH_POINTS, False)])
         tell = partial(self._told, subspace.log_constant)
         searched, starts = self._search(few, rng, tell)
-        n_told = len(searched)
         refined = starts
         if not _interrupted(searched):
-            refined = self._refine(few, starts, self.max_iter, tell(n_told))
-            n_told += len(starts)
+            refined = self._refine(few, starts, self.max_iter, tell(len(searched)))
         if few is not signals:
             interrupted = _interrupted([*searched, *refined])
             best = max(refined, key=lambda run: run.log_likelihood)
             searched = [*searched, *(run for run in refined if run is not best)]
             max_iter = 0 if interrupted else self.max_iter
-            refined = self._refine(signals, [best], max_iter, tell(n_told))
+            refined = self._refine(signals, [best], max_iter, tell(len(searched) + 1))
             if interrupted:  # seen all data once, to know how likely they are
                 refined[0].reason = "interrupted"
         return Runs(subspace, searched, refined)
@@ -223,13 +223,15 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         rotations = random_rotations(self.n_init, H, rng)
         densities = start_densities(self.n_init, H, K, rng)
         found = self._rough(signals, rotations, densities, family, tell(0))
-        best = sorted(found, key=lambda run: -run.log_likelihood)[:_REFINED]
+        if not _interrupted(found):
+            found = self._prolonged(signals, found, family, tell(0))
+        best = _most_likely(found, _REFINED)
         if self.unmixing == "orthogonal" or _interrupted(found):
             return found, best
         rotations = random_rotations(_HEAVY_TAILED_STARTS, H, rng)
         fixed = heavy_tailed(_HEAVY_TAILED_STARTS * H, K)
         heavy = self._rough(signals, rotations, fixed, None, tell(self.n_init))
-        return [*found, *heavy], [*best, max(heavy, key=lambda run: run.log_likelihood)]
+        return [*found, *heavy], [*best, *_most_likely(heavy, 1)]
 
     def _rough(
         self,
@@ -247,29 +249,53 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             family or DENSITIES,
             orthogonal=family is not None,
             learn=family is not None,
-            max_iter=150,
+            max_iter=_ROUGH,
             tol=1e-6,
             callback=told,
         )
 
+    def _prolonged(
+        self, signals: Array, runs: list[NoiseFreeRun], family: PriorFamily, told: Told | None
+    ) -> list[NoiseFreeRun]:
+        """The runs, of which the best third has gone on for as long again and twice that."""
+        order = sorted(range(len(runs)), key=lambda i: -runs[i].log_likelihood)
+        order = order[: max(_REFINED, len(runs) // 3)]
+        numbers = [i for i in order if runs[i].reason == "max_iter"]
+        if not numbers:
+            return runs
+        best = [runs[i] for i in numbers]
+        longer = maximise_noise_free(
+            signals,
+            np.stack([run.matrix for run in best]),
+            Prior.stacked([run.prior for run in best]),
+            family,
+            orthogonal=True,
+            max_iter=2 * _ROUGH,
+            tol=1e-6,
+            callback=told and (lambda r, i, value: i > 0 and told(numbers[r], _ROUGH + i, value)),
+        )
+        for number, run in zip(numbers, longer, strict=True):
+            runs[number] = run.after(runs[number])
+        return runs
+
     def _refine(
         self, signals: Array, starts: list[NoiseFreeRun], max_iter: int, told: Told | None
     ) -> list[NoiseFreeRun]:
-        prior = Prior(
-            np.concatenate([run.prior.weights for run in starts]),
-            np.concatenate([run.prior.means for run in starts]),
-            np.concatenate([run.prior.variances for run in starts]),
-        )
-        return maximise_noise_free(
-            signals,
-            np.stack([run.matrix for run in starts]),
-            prior,
-            replace(DENSITIES, n_slabs=self.n_slabs),
-            orthogonal=self.unmixing == "orthogonal",
-            max_iter=max_iter,
-            tol=self.tol,
-            callback=told,
-        )
+        runs = []
+        for number, start in enumerate(starts):
+            run = climb_noise_free(
+                signals,
+                start,
+                replace(DENSITIES, n_slabs=self.n_slabs),
+                orthogonal=self.unmixing == "orthogonal",
+                max_iter=max_iter,
+                tol=self.tol,
+                callback=told and partial(told, number),
+            )
+            runs.append(run)
+            if _interrupted(runs):
+                break
+        return runs
 
     def _told(self, constant: float, first: int) -> Told | None:
         """The user's callback for runs numbered from `first`, told of densities of the data."""
@@ -340,6 +366,10 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         H, D, K = parameters.n_latents, parameters.n_features, parameters.prior.n_components
         outside = D - H
         return D * H + (3 * K - 2) * H + outside + (outside > 0)
+
+
+def _most_likely(runs: list[NoiseFreeRun], number: int) -> list[NoiseFreeRun]:
+    return sorted(runs, key=lambda run: -run.log_likelihood)[:number]
 
 
 def _interrupted(runs: list[NoiseFreeRun]) -> bool:

@@ -4,6 +4,7 @@ spike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,15 @@ class Prior:
             np.stack([1 - activation, activation], axis=1),
             np.stack([zeros, slab_mean * ones], axis=1),
             np.stack([zeros, ones], axis=1),
+        )
+
+    @classmethod
+    def stacked(cls, priors: Sequence[Prior]) -> Prior:
+        """The priors of all their latents, one after the other."""
+        return cls(
+            np.concatenate([prior.weights for prior in priors]),
+            np.concatenate([prior.means for prior in priors]),
+            np.concatenate([prior.variances for prior in priors]),
         )
 
     @property

@@ -23,43 +23,41 @@ class Tangent(NamedTuple):
 
 
 P = TypeVar("P")
-S = TypeVar("S")
 
 
-class State(NamedTuple, Generic[P, S]):
+class State(NamedTuple, Generic[P]):
     """Where an optimisation stands: all that the next step depends on."""
 
     iteration: int
-    parameters: P
-    statistics: S  # of the data, at these parameters
+    at: P  # the parameters, with what the data say of them
     objective: float  # log-likelihood and regularisation, all points together
     promise: float  # gain of the objective that this step made, or that the next one promises
     tangent: Tangent | None = None  # once there has been a quasi-Newton step
 
 
-class Climb(Protocol[P, S]):
+class Climb(Protocol[P]):
     """What a step asks of what is maximised."""
 
-    def coordinates(self, state: State[P, S]) -> Array:
+    def coordinates(self, state: State[P]) -> Array:
         """The free coordinates of a state."""
         ...
 
-    def tangent(self, theta: Array, curvature: Curvature, state: State[P, S]) -> State[P, S]:
+    def tangent(self, theta: Array, curvature: Curvature, state: State[P]) -> State[P]:
         """The state with its tangent."""
         ...
 
-    def attempt(self, theta: Array, state: State[P, S]) -> State[P, S]:
+    def attempt(self, theta: Array, state: State[P]) -> State[P]:
         """The state at trial coordinates, after the given one; without any gain where they are too
         extreme to compute with.
         """
         ...
 
-    def certain(self, state: State[P, S]) -> State[P, S]:
+    def certain(self, state: State[P]) -> State[P]:
         """The state after a step that cannot fail."""
         ...
 
 
-def quasi_newton_step(climb: Climb[P, S], state: State[P, S]) -> State[P, S]:
+def quasi_newton_step(climb: Climb[P], state: State[P]) -> State[P]:
     """One step: the first is EM's, to first order.
 
     No accepted step lowers the objective. Where neither of two step lengths gains, the curvature is
