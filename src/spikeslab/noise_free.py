@@ -66,7 +66,7 @@ def maximise_noise_free(
     signals : array of shape (H, N)
         White: zero mean, unit covariance.
     matrix : array of shape (R, H, H)
-        Unmixing matrices to start from, rows of norm 1; orthogonal ones for `orthogonal`.
+        Unmixing matrices to start from; orthogonal ones for `orthogonal`.
     prior : Prior of R x H latents
         Densities to start from, those of the first run first.
     family : PriorFamily
@@ -147,7 +147,7 @@ def climb_noise_free(
     n_points = signals.shape[1]
     densities = Densities(signals, family, learn=True, orthogonal=orthogonal)
     run = NoiseFreeRun(start.matrix, start.prior)
-    first = densities.visit(start.matrix[None], start.prior)
+    first = densities.visit(densities.allowed(start.matrix[None]), start.prior)
     climb, quiet = NoiseFreeClimb(densities, first), 0
     try:
         state = climb.init(first)

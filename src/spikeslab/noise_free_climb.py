@@ -39,7 +39,7 @@ class NoiseFreeClimb:
     def attempt(self, theta: Array, state: At) -> At:
         B, *prior = np.split(theta, self._borders)
         try:
-            matrix = self._allowed(B.reshape(state.at.matrix.shape))
+            matrix = self._densities.allowed(B.reshape(state.at.matrix.shape))
             new = self._densities.visit(matrix, self._prior.unpack(*prior))
         except np.linalg.LinAlgError:
             return state._replace(objective=-np.inf)
@@ -68,12 +68,6 @@ class NoiseFreeClimb:
         theta = np.concatenate([B.ravel(), theta[B.size :]])  # as it is allowed to be
         gradient = np.concatenate([slope_B.ravel(), np.concatenate(slopes) / n_points])
         return state._replace(tangent=Tangent(theta, gradient, metric, curvature))
-
-    def _allowed(self, matrix: Array) -> Array:
-        if self._densities.orthogonal:  # the nearest rotation
-            left, _, right = np.linalg.svd(matrix)
-            return left @ right
-        return matrix / np.linalg.norm(matrix, axis=2, keepdims=True)
 
     def _objective(self, at: Unmixing) -> float:
         objective = float(at.objective[0]) / self._densities.signals.shape[1]

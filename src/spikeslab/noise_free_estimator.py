@@ -26,7 +26,7 @@ from .unmixing import DENSITIES
 _SEARCH_POINTS = 5000  # enough to tell good starts from bad ones
 _SEARCH_VARIANCE = 1e-2  # narrower components are for later: they stick to single points
 _HEAVY_TAILED_STARTS = 2
-_ROUGH = 30  # iterations of a start before the best go on
+_ROUGH, _ROUGH_TOLERANCE = 30, 1e-6  # iterations of a start before the best go on
 _REFINED = 2  # of the searched starts
 
 Told = Callable[[int, int, float], object]  # run, iteration, log-likelihood per sample
@@ -65,6 +65,8 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     unmixing : {"free", "orthogonal"}, default="free"
         A free unmixing matrix, or a rotation of whitened data as in most ICA methods. Whitening a
         finite sample is itself an error, which the free matrix avoids.
+    densities : {"learned", "laplacian"}, default="learned"
+        Learn the density of each source, or take all to be Laplacian.
     n_slabs : int, default=2
         Gaussians of a source's density besides the spike.
     n_init : int, default=12
@@ -129,6 +131,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         n_components: int | None = None,
         *,
         unmixing: str = "free",
+        densities: str = "learned",
         n_slabs: int = 2,
         n_init: int = 12,
         max_iter: int = 300,
@@ -139,6 +142,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     ) -> None:
         self.n_components = n_components
         self.unmixing = unmixing
+        self.densities = densities
         self.n_slabs = n_slabs
         self.n_init = n_init
         self.max_iter = max_iter
@@ -177,6 +181,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
 
     def _check_arguments(self) -> None:
         check_choice("unmixing", self.unmixing, ("free", "orthogonal"))
+        check_choice("densities", self.densities, ("learned", "laplacian"))
         if self.n_components is not None:
             check_integer("n_components", self.n_components, 1)
         for name in ("n_slabs", "n_init", "max_iter"):
@@ -218,39 +223,41 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         self, signals: Array, rng: Generator, tell: Callable[[int], Told | None]
     ) -> tuple[list[NoiseFreeRun], list[NoiseFreeRun]]:
         """Rough runs from many starts, and those of them that are worth refining."""
+        if self.densities == "laplacian":
+            found = self._heavy(signals, self.n_init, rng, tell(0))
+            return found, _most_likely(found, 1)
         H, K = len(signals), 1 + self.n_slabs
         family = replace(DENSITIES, n_slabs=self.n_slabs, smallest_variance=_SEARCH_VARIANCE)
-        rotations = random_rotations(self.n_init, H, rng)
-        densities = start_densities(self.n_init, H, K, rng)
-        found = self._rough(signals, rotations, densities, family, tell(0))
+        found = maximise_noise_free(
+            signals,
+            random_rotations(self.n_init, H, rng),
+            start_densities(self.n_init, H, K, rng),
+            family,
+            orthogonal=True,
+            max_iter=_ROUGH,
+            tol=_ROUGH_TOLERANCE,
+            callback=tell(0),
+        )
         if not _interrupted(found):
             found = self._prolonged(signals, found, family, tell(0))
         best = _most_likely(found, _REFINED)
         if self.unmixing == "orthogonal" or _interrupted(found):
             return found, best
-        rotations = random_rotations(_HEAVY_TAILED_STARTS, H, rng)
-        fixed = heavy_tailed(_HEAVY_TAILED_STARTS * H, K)
-        heavy = self._rough(signals, rotations, fixed, None, tell(self.n_init))
+        heavy = self._heavy(signals, _HEAVY_TAILED_STARTS, rng, tell(self.n_init))
         return [*found, *heavy], [*best, *_most_likely(heavy, 1)]
 
-    def _rough(
-        self,
-        signals: Array,
-        rotations: Array,
-        densities: Prior,
-        family: PriorFamily | None,
-        told: Told | None,
+    def _heavy(
+        self, signals: Array, n_runs: int, rng: Generator, told: Told | None
     ) -> list[NoiseFreeRun]:
-        """Rotations with densities to learn, or a free matrix with fixed densities."""
+        """Rough runs with Laplacian densities."""
         return maximise_noise_free(
             signals,
-            rotations,
-            densities,
-            family or DENSITIES,
-            orthogonal=family is not None,
-            learn=family is not None,
+            random_rotations(n_runs, len(signals), rng),
+            heavy_tailed(n_runs * len(signals), 1 + self.n_slabs),
+            orthogonal=self.unmixing == "orthogonal",
+            learn=False,
             max_iter=_ROUGH,
-            tol=1e-6,
+            tol=_ROUGH_TOLERANCE,
             callback=told,
         )
 
@@ -271,7 +278,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             family,
             orthogonal=True,
             max_iter=2 * _ROUGH,
-            tol=1e-6,
+            tol=_ROUGH_TOLERANCE,
             callback=told and (lambda r, i, value: i > 0 and told(numbers[r], _ROUGH + i, value)),
         )
         for number, run in zip(numbers, longer, strict=True):
@@ -281,6 +288,17 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     def _refine(
         self, signals: Array, starts: list[NoiseFreeRun], max_iter: int, told: Told | None
     ) -> list[NoiseFreeRun]:
+        if self.densities == "laplacian":
+            return maximise_noise_free(
+                signals,
+                starts[0].matrix[None],
+                starts[0].prior,
+                orthogonal=self.unmixing == "orthogonal",
+                learn=False,
+                max_iter=max_iter,
+                tol=self.tol,
+                callback=told,
+            )
         runs = []
         for number, start in enumerate(starts):
             run = climb_noise_free(
@@ -365,7 +383,8 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         parameters = self._fitted()
         H, D, K = parameters.n_latents, parameters.n_features, parameters.prior.n_components
         outside = D - H
-        return D * H + (3 * K - 2) * H + outside + (outside > 0)
+        each = 1 if self.densities == "laplacian" else 3 * K - 2  # its mean, or its density
+        return D * H + each * H + outside + (outside > 0)
 
 
 def _most_likely(runs: list[NoiseFreeRun], number: int) -> list[NoiseFreeRun]:

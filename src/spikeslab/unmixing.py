@@ -1,8 +1,8 @@
 """Maximum likelihood without noise: as many signals as sources, ``u = B z`` with ``z`` white.
 
 The likelihood ``log|det B| + sum_h log p_h(u_h)`` factorises over the sources, so an iteration
-costs O(N H K) for densities ``p_h`` of K Gaussians. B is free or orthogonal; the rows of a free B
-have norm 1, so every source has unit variance and the densities carry no scale.
+costs O(N H K) for densities ``p_h`` of K Gaussians. B is free or orthogonal; where densities are
+learned the rows of a free B have norm 1, so every source has unit variance.
 
 Runs from different starts are visited side by side: arrays have a leading axis R.
 """
@@ -38,7 +38,7 @@ _LEAST_CURVATURE = 0.1  # eigenvalue of a 2x2 block
 class Unmixing(NamedTuple):
     """Unmixing matrices of R runs with the sums over the points that belong to them."""
 
-    matrix: Array  # (R, H, H), rows of norm 1
+    matrix: Array  # (R, H, H)
     prior: Prior  # of R x H latents
     log_likelihood: Array  # (R,), of all points together
     objective: Array  # (R,), with the regularisation
@@ -101,7 +101,8 @@ class Densities:
         return slope
 
     def newton(self, state: Unmixing) -> Callable[[Array], Array]:
-        """What turns a relative slope into a quasi-Newton step E, which leaves scales alone.
+        """What turns a relative slope into a quasi-Newton step E. Densities that are learned have
+        the scale of their own: then E leaves it alone.
 
         The Hessian is taken where sources are independent: blocks of the two entries of a pair, or
         one number a pair for rotations.
@@ -121,7 +122,8 @@ class Densities:
         lift = np.maximum(_LEAST_CURVATURE - least, 0.0)
         a, b = a + lift, b + lift
         width = between / (a * b - 1)
-        return lambda slope: (b * slope - np.swapaxes(slope, -1, -2)) * width
+        scale = np.eye(H) * (not self.learn) / (1 + np.maximum(bend, _LEAST_CURVATURE))[:, :, None]
+        return lambda slope: (b * slope - np.swapaxes(slope, -1, -2)) * width + slope * scale
 
     def _direction(self, state: Unmixing) -> Array:
         """A step of the relative change, not too long; (R, H, H)."""
@@ -133,7 +135,14 @@ class Densities:
         if self.orthogonal:  # Cayley's rotation
             return np.linalg.solve(eye - step / 2, (eye + step / 2) @ matrix)
         moved = (eye + step) @ matrix
-        return moved / np.linalg.norm(moved, axis=2, keepdims=True)
+        return self.allowed(moved) if self.learn else moved
+
+    def allowed(self, matrix: Array) -> Array:
+        """The matrix with what densities that are learned ask of it."""
+        if self.orthogonal:  # the nearest rotation
+            left, _, right = np.linalg.svd(matrix)
+            return left @ right
+        return matrix / np.linalg.norm(matrix, axis=2, keepdims=True)
 
 
 def rows_of(prior: Prior, runs: np.ndarray) -> Prior:
