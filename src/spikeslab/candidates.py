@@ -26,11 +26,13 @@ from .subspace import Subspace
 FittedModel = GaussianSparseCoding | NoiseFreeSparseCoding
 
 LAPLACIAN, SHARED, SPIKE_AND_SLAB = "Laplacian prior", "shared prior", "spike and slab"
+NOISE_FREE, ORTHOGONAL, NOISE_FREE_LAPLACIAN = "noise-free", "orthogonal", "noise-free, Laplacian"
 
 NOISE_FLOOR = 1e-4  # least noise variance, relative to the mean variance of the channels
 _SEARCH_POINTS = 5000  # enough to tell good runs from bad ones
 _MOST_STATES = 3**7  # of the latents with three components; beyond, they have two
 _ITERATIONS, _TOLERANCE = 250, 1e-6
+_RACE = 20  # iterations after the annealing; then only the best run of a kind goes on
 
 
 class Annealing(NamedTuple):
@@ -145,11 +147,8 @@ class Mixture:
         return np.sqrt(np.maximum(total, 0.0) / len(self.data))
 
 
-def fit_noise_free(
-    mixture: Mixture, n_sources: int, *, orthogonal: bool = False, n_init: int = 12
-) -> Candidate:
-    """Independent sources whose densities are learned, without noise."""
-    family = "orthogonal" if orthogonal else "noise-free"
+def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -> Candidate:
+    """Independent sources without noise, their densities learned or Laplacian."""
     n_runs = 0
 
     def tell(progress: Progress) -> object:
@@ -162,7 +161,8 @@ def fit_noise_free(
 
     model = NoiseFreeSparseCoding(
         n_sources,
-        unmixing="orthogonal" if orthogonal else "free",
+        unmixing="orthogonal" if family == ORTHOGONAL else "free",
+        densities="laplacian" if family == NOISE_FREE_LAPLACIAN else "learned",
         n_init=n_init,
         random_state=mixture.seed(),
         callback=tell if mixture.watch else None,
@@ -192,7 +192,18 @@ def fit_noise_free(
 
 
 def most_likely(results: list[Result]) -> int:
-    return int(np.argmax([result.log_likelihood for result in results]))
+    """The number of the best run; without noise only where all are."""
+    return max(
+        range(len(results)),
+        key=lambda i: (results[i].reason != "no noise", results[i].log_likelihood),
+    )
+
+
+class NoiseFree(NamedTuple):
+    """What models without noise have found."""
+
+    learned: Candidate
+    laplacian: Candidate
 
 
 class Noisy:
@@ -205,17 +216,30 @@ class Noisy:
         self,
         mixture: Mixture,
         starts: Sequence[Start],
-        choose: Callable[[list[Result]], int] = most_likely,
+        choose: Callable[[list[Result]], int] | None = None,
+        needed: bool = True,
     ) -> Candidate:
+        """The model from the best of some starts.
+
+        All runs go to their end if `choose` is given, to choose among them; else the most likely of
+        them soon after the annealing goes on alone. Unless `needed`, a run ends when no noise is
+        left: then a model without noise stands for it.
+        """
+        race = None if choose else _RACE
         results = [
-            self._run(mixture, mixture.search, start, number, len(starts))
+            self._run(mixture, mixture.search, start, number, len(starts), needed, race)
             for number, start in enumerate(starts)
         ]
-        best = choose(results)
+        best = (choose or most_likely)(results)
         kept = results[best]
+        if race is not None and kept.reason == "max_iter":
+            last = Start(kept.parameters, _NONE)
+            more = self._run(mixture, mixture.search, last, best, len(starts), needed)
+            kept = results[best] = more.after(kept)
         if mixture.search is not mixture.expectation:
             last = Start(kept.parameters, _NONE)
-            kept = self._run(mixture, mixture.expectation, last, len(starts), len(starts) + 1)
+            number = len(starts)
+            kept = self._run(mixture, mixture.expectation, last, number, number + 1, needed)
             results[best] = kept
         prior = self.prior
         model = GaussianSparseCoding(
@@ -248,21 +272,30 @@ class Noisy:
         )
 
     def _run(
-        self, mixture: Mixture, data: Expectation, start: Start, number: int, n_runs: int
+        self,
+        mixture: Mixture,
+        data: Expectation,
+        start: Start,
+        number: int,
+        n_runs: int,
+        needed: bool,
+        race: int | None = None,
     ) -> Result:
         def tell(progress: Progress) -> object:
             assert mixture.watch is not None
             told = Told(self.name, number, n_runs, progress.iteration, progress.log_likelihood)
             return mixture.watch(told)
 
+        floor, annealed = NOISE_FLOOR * mixture.variance, start.annealing.iterations
         result = maximise(
             data,
             start.parameters,
             Model(self.prior, learn=self.learn),
-            noise_floor=NOISE_FLOOR * mixture.variance,
+            noise_floor=floor,
             anneal_from=start.annealing.share * mixture.variance,
-            anneal_iterations=start.annealing.iterations,
-            max_iter=_ITERATIONS,
+            anneal_iterations=annealed,
+            least_noise=0.0 if needed else 2 * floor,
+            max_iter=_ITERATIONS if race is None else annealed + race,
             tol=_TOLERANCE,
             callback=tell if mixture.watch else None,
         )
@@ -274,7 +307,7 @@ class Noisy:
 def fit_noisy(
     mixture: Mixture,
     n_sources: int,
-    noise_free: Candidate | None = None,
+    noise_free: NoiseFree | None = None,
     n_init: int | None = None,
 ) -> list[Candidate]:
     """All kinds of models with noise that can be afforded.
@@ -282,34 +315,38 @@ def fit_noisy(
     Few parameters are what heavy noise asks for: a prior that is fixed, or one that all sources
     share. The paper's spike and slab has a prior for each source; priors of three Gaussians for
     each are for skewed sources and little noise.
+
+    Without noise, sources are found fast: most starts are at what was found so. In much noise that
+    is far from right, and starts at random are better.
     """
-    overcomplete = n_sources > mixture.data.shape[1]
-    start = overcomplete_start if overcomplete else rotated_start
+    needed = noise_free is None
     n_components = 3 if 3**n_sources <= _MOST_STATES else 2
-    family = PriorFamily(n_components - 1, soft_spike=True, shared=True)
     prior = heavy_tailed(n_sources, n_components)
-    candidates = []
-    n_runs = n_init or (24 if overcomplete else 2)
-    starts = [start(mixture, prior) for _ in range(n_runs)]
-    if not overcomplete:
-        second = unit_start(mixture, noise_free, prior) if noise_free else start(mixture, prior)
-        fixed = Noisy(LAPLACIAN, family, learn=("components", "noise", "mean"))
-        candidates.append(fixed.fit(mixture, [starts[0], second]))
-        starts[-1] = Start(candidates[0].parameters.shifted(-mixture.mean), _NONE)
-    shared = Noisy(SHARED, family).fit(mixture, starts)
-    candidates.append(shared)
-    n_runs = n_init or (24 if overcomplete else 3)
-    candidates.append(fit_spike_and_slab(mixture, n_sources, n_runs))
-    if noise_free is not None and n_components == 3:
+    family = PriorFamily(n_components - 1, soft_spike=True, shared=True)
+    shared = Noisy(SHARED, family)
+    if n_sources > mixture.data.shape[1]:
+        starts = [overcomplete_start(mixture, prior) for _ in range(n_init or 24)]
+        sparse = fit_spike_and_slab(mixture, n_sources, n_init or 24, choose=most_likely)
+        return [shared.fit(mixture, starts, most_likely), sparse]
+
+    fixed = Noisy(LAPLACIAN, family, learn=("components", "noise", "mean"))
+    starts = [rotated_start(mixture, prior) for _ in range(n_init or 1)]
+    near = [unit_start(mixture, noise_free.laplacian, prior)] if noise_free else starts
+    candidates = [fixed.fit(mixture, near, needed=needed)]
+    starts.append(going_on(mixture, candidates[0]))
+    candidates.append(shared.fit(mixture, starts, needed=needed))
+    learned = noise_free and noise_free.learned
+    candidates.append(fit_spike_and_slab(mixture, n_sources, n_init or 2, learned))
+    if learned and n_components == 3:
         own = PriorFamily(2, soft_spike=True, slab_means=True, weight_count=1.0, variance_count=2.0)
-        before = noise_free.parameters
+        before = learned.parameters
         noise = IsotropicNoise(_FROM_NOISE_FREE.share * mixture.variance, len(before.offset))
         offset = before.offset - mixture.mean
         starts = [
             Start(Parameters(before.mixing, offset, before.prior, noise), _FROM_NOISE_FREE),
-            Start(shared.parameters.shifted(-mixture.mean), _NONE),
+            going_on(mixture, candidates[1]),
         ]
-        candidates.append(Noisy("own priors", own).fit(mixture, starts))
+        candidates.append(Noisy("own priors", own).fit(mixture, starts, needed=needed))
     return candidates
 
 
@@ -317,13 +354,22 @@ def fit_spike_and_slab(
     mixture: Mixture,
     n_sources: int,
     n_runs: int,
-    choose: Callable[[list[Result]], int] = most_likely,
+    noise_free: Candidate | None = None,
+    choose: Callable[[list[Result]], int] | None = None,
 ) -> Candidate:
-    """The paper's model, with slab means."""
+    """The paper's model, with slab means: from starts at random, and at a model without noise."""
     start = overcomplete_start if n_sources > mixture.data.shape[1] else rotated_start
-    family = Noisy(SPIKE_AND_SLAB, PriorFamily(slab_means=True, weight_count=2.0))
-    priors = (family.prior.start(n_sources, mixture.rng) for _ in range(n_runs))
-    return family.fit(mixture, [start(mixture, prior) for prior in priors], choose)
+    family = PriorFamily(slab_means=True, weight_count=2.0)
+    priors = [family.start(n_sources, mixture.rng) for _ in range(n_runs + bool(noise_free))]
+    starts = [start(mixture, prior) for prior in priors[:n_runs]]
+    if noise_free:
+        starts.append(unit_start(mixture, noise_free, priors[-1]))
+    return Noisy(SPIKE_AND_SLAB, family).fit(mixture, starts, choose, needed=noise_free is None)
+
+
+def going_on(mixture: Mixture, candidate: Candidate) -> Start:
+    """Where another kind of model has ended."""
+    return Start(candidate.parameters.shifted(-mixture.mean), _NONE)
 
 
 def rotated_start(mixture: Mixture, prior: Prior) -> Start:
@@ -336,7 +382,7 @@ def rotated_start(mixture: Mixture, prior: Prior) -> Start:
 
 
 def unit_start(mixture: Mixture, noise_free: Candidate, prior: Prior) -> Start:
-    """The directions of a model without noise, with a prior of unit variance."""
+    """The directions of a model without noise, with a prior of about unit variance."""
     before = noise_free.parameters
     mixing = before.mixing * np.sqrt(before.prior.variance)
     noise = IsotropicNoise(_FROM_NOISE_FREE.share * mixture.variance, len(mixing))

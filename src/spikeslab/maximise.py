@@ -56,7 +56,7 @@ class Result:
         E-steps, including those of steps that were not taken.
     converged : bool
     reason : str
-        "converged", "max_iter", "callback" or "interrupted".
+        "converged", "no noise", "max_iter", "callback" or "interrupted".
     """
 
     parameters: Parameters
@@ -66,6 +66,12 @@ class Result:
     n_evaluations: int = 0
     converged: bool = False
     reason: str = "max_iter"
+
+    def after(self, earlier: Result) -> Result:
+        """The same run with what it went on from as its beginning."""
+        history = earlier.history + self.history[1:]
+        evaluations = earlier.n_evaluations + self.n_evaluations
+        return replace(self, history=history, n_iter=len(history) - 1, n_evaluations=evaluations)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything as named arrays: what a checkpoint holds."""
@@ -195,6 +201,7 @@ def maximise(
     noise_floor: float = 1e-10,
     anneal_from: float = 0.0,
     anneal_iterations: int = 100,
+    least_noise: float = 0.0,
     max_iter: int = 1000,
     tol: float = 1e-7,
     callback: Callable[[Progress], object] | None = None,
@@ -218,6 +225,9 @@ def maximise(
     anneal_from : float
         Where larger, the floor falls geometrically from here to `noise_floor` over the first
         `anneal_iterations` iterations, which are EM steps.
+    least_noise : float
+        A run ends, with reason "no noise", when none of the noise variances is larger after the
+        annealing: for models that are of no use then.
     max_iter : int
         Iterations, each of one accepted E-step.
     tol : float
@@ -270,6 +280,9 @@ def maximise(
             quiet = quiet + 1 if state.iteration > anneal and state.promise < tol * n else 0
             if quiet == _PATIENCE:
                 result.converged, result.reason = True, "converged"
+                break
+            if state.iteration > anneal and state.at.parameters.noise.values.max() <= least_noise:
+                result.reason = "no noise"
                 break
             if state.iteration >= max_iter:
                 break

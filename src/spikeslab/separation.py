@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Integral
 from typing import Any
 
@@ -21,9 +22,13 @@ from ._checks import check_choice, check_integer
 from ._estimator import SparseCodingEstimator
 from .candidates import (
     NOISE_FLOOR,
+    NOISE_FREE,
+    NOISE_FREE_LAPLACIAN,
+    ORTHOGONAL,
     Candidate,
     FittedModel,
     Mixture,
+    NoiseFree,
     fit_noise_free,
     fit_noisy,
     fit_spike_and_slab,
@@ -403,7 +408,7 @@ class _Search:
     def __init__(self, mixture: Mixture, method: str, select: str, n_init: int | None) -> None:
         self.mixture, self.method, self.select, self.n_init = mixture, method, select, n_init
         self._noisy: list[Candidate] = []
-        self._noise_free: dict[int, Candidate] = {}  # by number of sources
+        self._noise_free: dict[int, list[Candidate]] = {}  # by number of sources
 
     def fit(self, n_sources: int) -> Candidate:
         """The best candidate with a given number of sources."""
@@ -411,29 +416,31 @@ class _Search:
         n_channels = mixture.data.shape[1]
         if self.select == "orthogonality":
             return self._most_orthogonal(n_sources)
-        noise_free = None
+        tried: list[Candidate] = []
         if method != "noisy" and n_sources <= n_channels:
-            noise_free = self.noise_free(n_sources)
-        noisy: list[Candidate] = []
+            tried += self.noise_free(n_sources)
         if (
             method == "noisy"
             or n_sources > n_channels
             or (method == "auto" and self._affordable(n_sources))
         ):
+            noise_free = NoiseFree(*tried) if tried else None
             noisy = fit_noisy(mixture, n_sources, noise_free, self.n_init)
             self._noisy += noisy
-        tried = [noise_free, *noisy] if noise_free else noisy
+            tried = [*tried, *noisy]
         admissible = [candidate for candidate in tried if self.admissible(candidate)] or tried
         return max(admissible, key=self.criterion)
 
-    def noise_free(self, n_sources: int) -> Candidate:
+    def noise_free(self, n_sources: int) -> list[Candidate]:
+        """The candidates without noise."""
         if n_sources not in self._noise_free:
-            self._noise_free[n_sources] = fit_noise_free(
-                self.mixture,
-                n_sources,
-                orthogonal=self.method == "orthogonal",
-                n_init=self.n_init or 12,
-            )
+            kinds = {NOISE_FREE: 12, NOISE_FREE_LAPLACIAN: 3}
+            if self.method == "orthogonal":
+                kinds = {ORTHOGONAL: 12}
+            self._noise_free[n_sources] = [
+                fit_noise_free(self.mixture, n_sources, kind, self.n_init or n_init)
+                for kind, n_init in kinds.items()
+            ]
         return self._noise_free[n_sources]
 
     def _most_orthogonal(self, n_sources: int) -> Candidate:
@@ -446,7 +453,7 @@ class _Search:
             return max(kept, key=lambda i: results[i].log_likelihood)
 
         n_runs = self.n_init or _MANY_RUNS
-        candidate = fit_spike_and_slab(self.mixture, n_sources, n_runs, choose)
+        candidate = fit_spike_and_slab(self.mixture, n_sources, n_runs, choose=choose)
         self._noisy.append(candidate)
         return candidate
 
@@ -464,7 +471,7 @@ class _Search:
             for n in range(1, self.mixture.data.shape[1] + 1)
             if n == 1 or not noisy or self._affordable(n)
         ]
-        guides = [self._evidence(self.noise_free(n)) for n in numbers]
+        guides = [max(map(self._evidence, self.noise_free(n))) for n in numbers]
         begin = numbers[int(np.argmax(guides))]
         fitted = {n: self.fit(n) for n in {begin, numbers[-1]}}
 
@@ -508,7 +515,7 @@ class _Search:
     def runs(self, best: Candidate) -> tuple[SeparationRun, ...]:
         """Records of everything that took part in the choice."""
         guides_only = self.method == "noisy" or self.select == "orthogonality"
-        noise_free = [] if guides_only else list(self._noise_free.values())
+        noise_free = [] if guides_only else list(chain(*self._noise_free.values()))
         n_samples = len(self.mixture.data)
         return tuple(
             SeparationRun(
@@ -537,7 +544,7 @@ class _Search:
 def _method(candidate: Candidate) -> str:
     if candidate.noisy:
         return "noisy"
-    return "orthogonal" if candidate.family == "orthogonal" else "noise_free"
+    return "orthogonal" if candidate.family == ORTHOGONAL else "noise_free"
 
 
 def _arrangement(mixing: Array, prior: Prior) -> tuple[np.ndarray, Array]:
