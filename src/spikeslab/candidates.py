@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ NOISE_FLOOR = 1e-4  # least noise variance, relative to the mean variance of the
 _SEARCH_POINTS = 5000  # enough to tell good runs from bad ones
 _MOST_STATES = 3**7  # of the latents with three components; beyond, they have two
 _ITERATIONS, _TOLERANCE = 250, 1e-6
+_TIE = 1.0  # nats
 _RACE = 20  # iterations after the annealing; then only the best run of a kind goes on
 
 
@@ -191,12 +193,18 @@ def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -
     )
 
 
-def most_likely(results: list[Result]) -> int:
-    """The number of the best run; without noise only where all are."""
-    return max(
-        range(len(results)),
-        key=lambda i: (results[i].reason != "no noise", results[i].log_likelihood),
-    )
+def most_likely(results: list[Result], tie: float = 0.0) -> int:
+    """The number of the best run; one without noise only where all are.
+
+    Of those that come within `tie` of the highest log-likelihood, that with the least noise: where
+    the columns are orthogonal, noise and a soft spike can hardly be told apart, and an estimate
+    that takes signal for noise is the worse mistake.
+    """
+    noisy = [i for i, result in enumerate(results) if result.reason != "no noise"]
+    numbers = noisy or list(range(len(results)))
+    least = max(results[i].log_likelihood for i in numbers) - tie
+    tied = [i for i in numbers if results[i].log_likelihood >= least]
+    return min(tied, key=lambda i: (results[i].parameters.noise.values[0], i)) if tie else tied[0]
 
 
 class NoiseFree(NamedTuple):
@@ -230,7 +238,8 @@ class Noisy:
             self._run(mixture, mixture.search, start, number, len(starts), needed, race)
             for number, start in enumerate(starts)
         ]
-        best = (choose or most_likely)(results)
+        choose = choose or partial(most_likely, tie=_TIE / mixture.n_search)
+        best = choose(results)
         kept = results[best]
         if race is not None and kept.reason == "max_iter":
             last = Start(kept.parameters, _NONE)

@@ -26,7 +26,7 @@ from .unmixing import DENSITIES
 _SEARCH_POINTS = 5000  # enough to tell good starts from bad ones
 _SEARCH_VARIANCE = 1e-2  # narrower components are for later: they stick to single points
 _HEAVY_TAILED_STARTS = 2
-_ROUGH, _ROUGH_TOLERANCE = 30, 1e-6  # iterations of a start before the best go on
+_ROUGH, _ROUGH_TOLERANCE = 50, 1e-6  # iterations of a start before the best go on
 _REFINED = 2  # of the searched starts
 
 Told = Callable[[int, int, float], object]  # run, iteration, log-likelihood per sample
@@ -264,7 +264,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     def _prolonged(
         self, signals: Array, runs: list[NoiseFreeRun], family: PriorFamily, told: Told | None
     ) -> list[NoiseFreeRun]:
-        """The runs, of which the best third has gone on for as long again and twice that."""
+        """The runs, of which the best third has gone on for as long again."""
         order = sorted(range(len(runs)), key=lambda i: -runs[i].log_likelihood)
         order = order[: max(_REFINED, len(runs) // 3)]
         numbers = [i for i in order if runs[i].reason == "max_iter"]
@@ -277,7 +277,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
             Prior.stacked([run.prior for run in best]),
             family,
             orthogonal=True,
-            max_iter=2 * _ROUGH,
+            max_iter=_ROUGH,
             tol=_ROUGH_TOLERANCE,
             callback=told and (lambda r, i, value: i > 0 and told(numbers[r], _ROUGH + i, value)),
         )

@@ -69,15 +69,17 @@ class SeparationRun:
         Which kind of model, such as "noise-free" or "shared prior".
     n_sources : int
     log_likelihood : float
-        Per sample, as a density of the data: comparable between all families.
+        Per sample, as a density of the data: comparable between all families. Of long data most
+        runs see a part only, and this is of that part; the best run of each family has seen all.
     criterion : float
         Log-likelihood of all samples less the number of parameters (half of AIC, negative): the
-        highest is chosen among the models with so many sources. Numbers of sources are compared by
-        BIC.
+        highest among the best runs of each family is chosen, of those with so many sources. Numbers
+        of sources are compared by BIC.
     n_iter : int
     converged : bool
     reason : str
-        Why it stopped.
+        Why it stopped: "converged", "max_iter", "callback"; "no noise" where the noise of a model
+        with noise has vanished. All but the best run of a family may be stopped early.
     noise_variance : float
     orthogonality_deviation : float
         Largest deviation from 90 degrees between two columns of the mixing matrix, with whitened
@@ -88,6 +90,8 @@ class SeparationRun:
     admissible : bool
         False where a model with noise found none, or one without noise leaves some over: it does
         not compete.
+    best : bool
+        It stands for its family.
     chosen : bool
     """
 
@@ -103,6 +107,7 @@ class SeparationRun:
     history: Sequence[float]
     mixing: Array
     admissible: bool = True
+    best: bool = False
     chosen: bool = False
 
 
@@ -531,6 +536,7 @@ class _Search:
                 history=attempt.history,
                 mixing=attempt.mixing,
                 admissible=self.admissible(candidate),
+                best=number == candidate.best,
                 chosen=candidate is best and number == candidate.best,
             )
             for candidate in [*noise_free, *self._noisy]

@@ -18,7 +18,6 @@ LEAST_AGREEMENT = 0.9
 MOST_UNCERTAINTY = 0.5
 LEAST_SNR_DB = 5.0
 CLEAR_LEAD = 2.0  # nats of the criterion: less is no reason to prefer a model
-_SAME_OPTIMUM = 1e-3  # nats per sample
 
 _MODELS = {
     "noise_free": "without noise",
@@ -58,7 +57,6 @@ class Candidate:
     family: str
     n_sources: int
     n_runs: int
-    n_best: int
     log_likelihood: float
     penalty: float
     criterion: float
@@ -91,15 +89,12 @@ def candidates(separation: Separation) -> list[Candidate]:
     n_samples = len(separation.data)
     rows = []
     for (family, n_sources), runs in groups.items():
-        # the chosen run stands for its kind, also where it was not chosen by likelihood
-        best = max(runs, key=lambda run: (run.chosen, run.criterion))
-        top = max(run.log_likelihood for run in runs)
+        best = next(run for run in runs if run.best)
         rows.append(
             Candidate(
                 family=family,
                 n_sources=n_sources,
                 n_runs=len(runs),
-                n_best=sum(run.log_likelihood > top - _SAME_OPTIMUM for run in runs),
                 log_likelihood=best.log_likelihood,
                 penalty=n_samples * best.log_likelihood - best.criterion,
                 criterion=best.criterion,
