@@ -26,6 +26,7 @@ Method = Literal["em", "px", "quasi-newton"]
 DEFAULT_MODEL = Model()
 
 _PATIENCE = 3  # consecutive small gains that count as convergence
+_GRACE = 20  # iterations after the annealing in which noise may come back
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,8 @@ def maximise(
         Where larger, the floor falls geometrically from here to `noise_floor` over the first
         `anneal_iterations` iterations, which are EM steps.
     least_noise : float
-        A run ends, with reason "no noise", when none of the noise variances is larger after the
-        annealing: for models that are of no use then.
+        A run ends, with reason "no noise", when twenty iterations after the annealing none of the
+        noise variances is larger: for models that are of no use then.
     max_iter : int
         Iterations, each of one accepted E-step.
     tol : float
@@ -281,7 +282,8 @@ def maximise(
             if quiet == _PATIENCE:
                 result.converged, result.reason = True, "converged"
                 break
-            if state.iteration > anneal and state.at.parameters.noise.values.max() <= least_noise:
+            noise = state.at.parameters.noise.values
+            if state.iteration >= anneal + _GRACE and noise.max() <= least_noise:
                 result.reason = "no noise"
                 break
             if state.iteration >= max_iter:
