@@ -39,9 +39,10 @@ def noisy_separation(X, n_sources, *, agreement=None, **settings):
             orthogonality_deviation=orthogonality_deviation(model.mixing_),
             history=tuple(history - lag),
             mixing=model.mixing_,
+            best=family not in [earlier for earlier, *_ in kinds[:number]],
             chosen=chosen,
         )
-        for family, lag, chosen in kinds
+        for number, (family, lag, chosen) in enumerate(kinds)
     ]
     if agreement is None:
         agreement = np.full(n_sources, 0.98)
@@ -84,6 +85,7 @@ def noise_free_separation(sources, mixing):
         orthogonality_deviation=0.0,
         history=(-4.0, -2.5, -2.0),
         mixing=mixing,
+        best=True,
         chosen=True,
     )
     return Separation(

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.linalg import sqrtm
 from scipy.stats import multivariate_normal, norm
 
 import oracles
 from spikeslab import NoiseFreeParameters, NoiseFreeSparseCoding, Prior
 from spikeslab.initialise import heavy_tailed, random_rotations
 from spikeslab.metrics import amari_index, amari_index_of_mixing
-from spikeslab.noise_free import maximise_noise_free
-from spikeslab.unmixing import DENSITIES, Densities
+from spikeslab.noise_free import NoiseFreeRun, climb_noise_free, maximise_noise_free
+from spikeslab.noise_free_climb import NoiseFreeClimb
 from spikeslab.noise_free_estimator import in_data_coordinates, start_densities
 from spikeslab.subspace import Subspace
+from spikeslab.unmixing import DENSITIES, Densities
 
 pytestmark = pytest.mark.filterwarnings("ignore:not converged")
 
@@ -184,6 +186,137 @@ def test_converged_runs_have_no_slope_left():
             slope = densities.visit(run.matrix[None], run.prior).product[0] / 500
             left = slope - slope.T if orthogonal else slope - np.diag(np.diag(slope))
             assert np.abs(left).max() < 1e-3
+
+
+# ---- quasi-Newton ----
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["free", "orthogonal"])
+def test_the_gradient_of_the_climb_is_that_of_finite_differences(orthogonal):
+    """Along the coordinates, of the penalised likelihood per point of what they stand for."""
+    rng = np.random.default_rng(20)
+    _, signals = white(mixture(rng, "skewed", (80, 3))[0])
+    densities = Densities(signals, DENSITIES, learn=True, orthogonal=orthogonal)
+    first = densities.visit(*start(rng, 1, 3))
+    climb = NoiseFreeClimb(densities, first)
+    state = climb.step(climb.step(climb.init(first)))
+    theta, gradient = state.tangent.theta, state.tangent.gradient
+
+    def value(theta):
+        there = climb.attempt(theta, state).at
+        B = theta[:9].reshape(3, 3)
+        if orthogonal:
+            expected = B @ np.linalg.inv(np.real(sqrtm(B.T @ B)))
+        else:
+            expected = B / np.sqrt((B**2).sum(axis=1))[:, None]
+        np.testing.assert_allclose(there.matrix[0], expected, atol=1e-12)
+        likelihood = written_out(signals, there.matrix[0], there.prior)
+        return (likelihood + penalty(there.prior, DENSITIES)) / signals.shape[1]
+
+    slope = oracles.central_difference(value, theta)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True], ids=["free", "orthogonal"])
+def test_the_climb_never_falls_and_ends_where_long_em_ends_or_higher(orthogonal):
+    def value(signals, run):
+        return written_out(signals, run.matrix, run.prior) + penalty(run.prior, DENSITIES)
+
+    gains, iterations = [], []
+    for seed, kind in enumerate(SOURCES):
+        rng = np.random.default_rng(seed)
+        _, signals = white(mixture(rng, kind, (300, 3))[0])
+        (rough,) = maximise_noise_free(
+            signals, *start(rng, 1, 3), orthogonal=orthogonal, max_iter=30
+        )
+        densities = Densities(signals, DENSITIES, learn=True, orthogonal=orthogonal)
+        first = densities.visit(rough.matrix[None], rough.prior)
+        climb = NoiseFreeClimb(densities, first)
+        state = climb.init(first)
+        for _ in range(60):
+            new = climb.step(state)
+            assert new.objective >= state.objective - 1e-12
+            state = new
+        run = climb_noise_free(signals, rough, orthogonal=orthogonal)
+        (long,) = maximise_noise_free(
+            signals, rough.matrix[None], rough.prior, orthogonal=orthogonal, max_iter=20_000
+        )
+        assert run.converged
+        gains.append(value(signals, run) - value(signals, long))
+        iterations.append((run.n_iter, long.n_iter))
+    assert min(gains) > -0.01  # nats, of all points together
+    climbed, plain = np.sum(iterations, axis=0)
+    assert climbed < plain / 3
+
+
+def test_the_climb_says_why_it_ended():
+    rng = np.random.default_rng(21)
+    _, signals = white(mixture(rng)[0])
+    matrix, prior = start(rng, 1, 3)
+    begin = NoiseFreeRun(matrix[0], prior)
+    short = climb_noise_free(signals, begin, max_iter=3)
+    assert (short.n_iter, short.converged, short.reason) == (3, False, "max_iter")
+    assert len(short.history) == 4
+    seen = []
+
+    def callback(iteration, log_likelihood):
+        seen.append(log_likelihood)
+        return iteration == 2
+
+    ended = climb_noise_free(signals, begin, callback=callback)
+    assert (ended.reason, ended.history) == ("callback", seen)
+
+    def interrupt(iteration, log_likelihood):
+        if iteration == 2:
+            raise KeyboardInterrupt
+
+    stopped = climb_noise_free(signals, begin, callback=interrupt)
+    assert stopped.reason == "interrupted"
+    expected = written_out(signals, stopped.matrix, stopped.prior) / signals.shape[1]
+    np.testing.assert_allclose(stopped.log_likelihood, expected, rtol=1e-12)
+
+
+def test_a_run_that_went_on_remembers_how_it_began():
+    first = NoiseFreeRun(np.eye(2), heavy_tailed(2, 3), history=[1.0, 2.0], n_iter=1)
+    second = NoiseFreeRun(np.eye(2), heavy_tailed(2, 3), 4.0, [2.0, 3.0, 4.0], 2, True, "converged")
+    run = second.after(first)
+    assert run.history == [1.0, 2.0, 3.0, 4.0]
+    assert (run.n_iter, run.log_likelihood, run.reason) == (3, 4.0, "converged")
+
+
+# ---- fixed densities ----
+
+
+def test_the_scale_of_a_matrix_with_fixed_densities_is_the_most_likely_one():
+    rng = np.random.default_rng(22)
+    _, signals = white(mixture(rng, "sparse", (500, 3))[0])
+    prior = heavy_tailed(3, 3)
+    (run,) = maximise_noise_free(
+        signals, random_rotations(1, 3, rng), prior, learn=False, tol=1e-12
+    )
+
+    def value(change):
+        return written_out(signals, (np.eye(3) + change) @ run.matrix, prior)
+
+    slope = oracles.central_difference(value, np.zeros((3, 3)))
+    assert np.abs(slope).max() < 1e-3 * 500
+    assert np.abs((run.matrix**2).sum(axis=1) - 1).max() > 1e-3
+
+
+def test_laplacian_densities_are_better_for_few_laplacian_sources_and_worse_for_flat_ones():
+    def indices(kind):
+        found = {"learned": [], "laplacian": []}
+        for seed in range(6):
+            X, A, _ = mixture(np.random.default_rng(seed), kind, (200, 4))
+            for densities, values in found.items():
+                model = NoiseFreeSparseCoding(densities=densities, random_state=0).fit(X)
+                values.append(amari_index(model.unmixing_, A))
+        return np.mean(found["learned"]), np.mean(found["laplacian"])
+
+    learned, laplacian = indices("heavy-tailed")
+    assert laplacian < 0.9 * learned
+    learned, laplacian = indices("uniform")
+    assert laplacian > 2 * learned
 
 
 def test_densities_that_are_not_learned_stay():

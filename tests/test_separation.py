@@ -66,7 +66,7 @@ def test_without_noise_sources_of_all_kinds_are_found(noise_free):
     assert found.method == "noise_free"
     assert isinstance(found.model, NoiseFreeSparseCoding)
     assert found.noise_variance == 0
-    assert amari_index_of_mixing(found.mixing, A) < 0.04
+    assert amari_index_of_mixing(found.mixing, A) < 0.06
     assert sdr(found.sources, S).min() > 20
     np.testing.assert_allclose(found.model.mean_ + found.sources @ found.mixing.T, X, atol=1e-10)
 
@@ -141,12 +141,13 @@ def test_sources_of_unequal_scales_are_found():
 @pytest.mark.parametrize(
     ("method", "families"),
     [
-        ("noise_free", {"noise-free"}),
+        ("noise_free", {"noise-free", "noise-free, Laplacian"}),
         ("orthogonal", {"orthogonal"}),
         ("noisy", {"Laplacian prior", "shared prior", "spike and slab"}),
         (
             "auto",
-            {"noise-free", "Laplacian prior", "shared prior", "spike and slab", "own priors"},
+            {"noise-free", "noise-free, Laplacian", "Laplacian prior", "shared prior"}
+            | {"spike and slab", "own priors"},
         ),
     ],
 )
@@ -173,7 +174,8 @@ def test_one_run_is_chosen_and_the_model_is_that_run(case):
     np.testing.assert_allclose(chosen.history[-1], chosen.log_likelihood, rtol=1e-12)
     assert column_angles(found.mixing, chosen.mixing).max() < 1e-6
     assert chosen.admissible
-    assert chosen.criterion == max(run.criterion for run in found.runs if run.admissible)
+    assert chosen.best
+    assert chosen.criterion == max(r.criterion for r in found.runs if r.best and r.admissible)
     expected = chosen.log_likelihood * len(X) - found.model.n_parameters
     np.testing.assert_allclose(chosen.criterion, expected, rtol=1e-12)
     if found.method == "noisy":
@@ -451,7 +453,7 @@ def test_the_callback_is_told_of_all_families_with_comparable_likelihoods(noise_
     assert {progress.stage for progress in told} == {run.family for run in found.runs}
     assert all(0 <= progress.run < progress.n_runs for progress in told)
     values = [progress.log_likelihood for progress in told]
-    assert max(values) == pytest.approx(max(run.log_likelihood for run in found.runs))
+    assert max(values) == max(value for run in found.runs for value in run.history)
     assert again.model.callback is None  # the model does not keep it
 
 
@@ -592,4 +594,5 @@ def test_the_number_of_sources_with_noise_ends_where_inference_is_too_much(monke
     assert {run.n_sources for run in found.runs} == {1, 2}
     found = separate(X, method="auto", n_init=1, random_state=0)
     assert {run.n_sources for run in found.runs} == {1, 2, 3, 4}
-    assert {run.n_sources for run in found.runs if run.family != "noise-free"} <= {1, 2}
+    noisy = [run for run in found.runs if not run.family.startswith("noise-free")]
+    assert {run.n_sources for run in noisy} <= {1, 2}

@@ -44,7 +44,7 @@ class Annealing(NamedTuple):
     iterations: int
 
 
-_FROM_ANYWHERE = Annealing(0.3, 100)
+_FROM_ANYWHERE = Annealing(0.3, 60)
 _FROM_NOISE_FREE = Annealing(0.01, 30)
 _NONE = Annealing(0.0, 0)
 

@@ -23,7 +23,7 @@ from .prior import Prior, PriorFamily
 from .subspace import Subspace
 from .unmixing import DENSITIES
 
-_SEARCH_POINTS = 5000  # enough to tell good starts from bad ones
+_SEARCH_POINTS = 2000  # enough to tell good starts from bad ones
 _SEARCH_VARIANCE = 1e-2  # narrower components are for later: they stick to single points
 _HEAVY_TAILED_STARTS = 2
 _ROUGH, _ROUGH_TOLERANCE = 50, 1e-6  # iterations of a start before the best go on
@@ -208,13 +208,15 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         searched, starts = self._search(few, rng, tell)
         refined = starts
         if not _interrupted(searched):
-            refined = self._refine(few, starts, self.max_iter, tell(len(searched)))
+            tol = self.tol if few is signals else max(self.tol, _ROUGH_TOLERANCE)
+            refined = self._refine(few, starts, self.max_iter, tol, tell(len(searched)))
         if few is not signals:
             interrupted = _interrupted([*searched, *refined])
             best = max(refined, key=lambda run: run.log_likelihood)
             searched = [*searched, *(run for run in refined if run is not best)]
             max_iter = 0 if interrupted else self.max_iter
-            refined = self._refine(signals, [best], max_iter, tell(len(searched) + 1))
+            told = tell(len(searched) + 1)
+            refined = self._refine(signals, [best], max_iter, self.tol, told)
             if interrupted:  # seen all data once, to know how likely they are
                 refined[0].reason = "interrupted"
         return Runs(subspace, searched, refined)
@@ -286,7 +288,12 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         return runs
 
     def _refine(
-        self, signals: Array, starts: list[NoiseFreeRun], max_iter: int, told: Told | None
+        self,
+        signals: Array,
+        starts: list[NoiseFreeRun],
+        max_iter: int,
+        tol: float,
+        told: Told | None,
     ) -> list[NoiseFreeRun]:
         if self.densities == "laplacian":
             return maximise_noise_free(
@@ -296,7 +303,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
                 orthogonal=self.unmixing == "orthogonal",
                 learn=False,
                 max_iter=max_iter,
-                tol=self.tol,
+                tol=tol,
                 callback=told,
             )
         runs = []
@@ -307,7 +314,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
                 replace(DENSITIES, n_slabs=self.n_slabs),
                 orthogonal=self.unmixing == "orthogonal",
                 max_iter=max_iter,
-                tol=self.tol,
+                tol=tol,
                 callback=told and partial(told, number),
             )
             runs.append(run)
