@@ -23,6 +23,7 @@ from spikeslab import Expectation, GaussianSparseCoding, maximise
 from spikeslab.checkpoint import Checkpoint, digest
 from spikeslab.maximise import Curvature
 from spikeslab.missing import InferenceWithMissing
+from spikeslab.online import maximise_online
 from spikeslab.parameters import load_arrays
 from spikeslab.truncated import TruncatedInference
 
@@ -103,6 +104,50 @@ def test_a_run_that_goes_on_from_any_iteration_ends_at_the_same_bits(
         assert_same_arrays(run(again).arrays(), expected)
         for before, after in zip(notes.pages[::-1], again.pages[::-1], strict=False):
             assert_same_arrays(before, after)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES.values())[::3], ids=list(FAMILIES)[::3])
+@pytest.mark.parametrize(
+    ("infer", "missing", "noise"),
+    [
+        *((InferenceWithMissing, 0.0, noise) for noise in NOISES),
+        *((TRUNCATED, 0.0, noise) for noise in NOISES),
+        *((InferenceWithMissing, 0.2, noise) for noise in NOISES[:2]),
+    ],
+)
+def test_a_run_in_batches_that_goes_on_from_any_batch_ends_at_the_same_bits(
+    noise, missing, infer, family
+):
+    rng = np.random.default_rng(0)
+    X = make_data("square", rng, (60, 3, 2))
+    model = make_model(family, noise)
+    start = make_start(model, X, 2, rng)
+    floor = floor_of(X)
+    X[rng.random(X.shape) < missing] = np.nan
+
+    def batches(number):
+        order = np.random.default_rng(number).permutation(len(X))
+        for first in range(0, len(X), 20):
+            yield Expectation(X[order[first : first + 20]], noise, infer=infer)
+
+    def run(journal):
+        return maximise_online(
+            batches,
+            Expectation(X, noise, infer=infer),
+            start,
+            model,
+            noise_floor=floor,
+            n_points=len(X),
+            max_iter=5,
+            journal=journal,
+        )
+
+    notes = Notebook()
+    expected = run(notes).arrays()
+    assert_same_arrays(run(None).arrays(), expected)
+    assert len(notes.pages) == 3 * (len(expected["history"]) - 1) + 1
+    for page in notes.pages[1::4]:
+        assert_same_arrays(run(Notebook(page)).arrays(), expected)
 
 
 @pytest.mark.parametrize("n_pairs", [0, 3, 150])
@@ -545,7 +590,7 @@ def test_a_state_is_due_every_so_many_seconds_and_seldom_on_a_slow_disk(path, mo
     monkeypatch.setattr(spikeslab.checkpoint.time, "monotonic", lambda: now[0])
     page = {"values": np.arange(3.0)}
     with Checkpoint(path, {}, {}) as checkpoint:
-        journal = checkpoint.journal(0)
+        journal = checkpoint.journal("0")
         for seconds, expected in ((0, False), (9, False), (10, True)):
             now[0] = seconds
             assert journal.due is expected
@@ -558,9 +603,9 @@ def test_a_state_is_due_every_so_many_seconds_and_seldom_on_a_slow_disk(path, mo
 
 
 def test_runs_keep_their_own_arrays(path):
-    pages = {run: {"a": np.full(2, run), "b": np.array("text")} for run in range(3)}
+    pages = {run: {"a": np.full(2, ord(run)), "b": np.array("text")} for run in "abc"}
     with Checkpoint(path, {"x": 1}, {"seeds": [1, 2]}) as checkpoint:
-        assert checkpoint.journal(0).saved is None
+        assert checkpoint.journal("a").saved is None
         for run, page in pages.items():
             checkpoint.journal(run).keep({"older": np.zeros(3)})
             checkpoint.journal(run).keep(page)

@@ -122,9 +122,9 @@ class Checkpoint:
             self._path.unlink(missing_ok=True)
         self._file.close()
 
-    def journal(self, run: int) -> Journal:
-        """Where a run is kept."""
-        return Journal(self, str(run))
+    def journal(self, run: str) -> Journal:
+        """Where the run of this name, which has no "/", is kept."""
+        return Journal(self, run)
 
     def saved(self, run: str) -> dict[str, np.ndarray] | None:
         return self._kept.get(run)

@@ -473,8 +473,8 @@ default="pca"
 
         floor = self.min_noise * variance
 
-        def journal(number: int) -> Journal | None:
-            return None if checkpoint is None else checkpoint.journal(number)
+        def journal(run: int | str) -> Journal | None:
+            return None if checkpoint is None else checkpoint.journal(str(run))
 
         def maximum(number: int, data: Expectation, callback, journal) -> Result:
             start = starts[number]()
@@ -509,7 +509,8 @@ default="pca"
                     raise KeyboardInterrupt
 
             n_sample = min(max(size, _SAMPLE), rows.shape[0])
-            found = maximum(number, next(batches(0, n_sample)), unless_stopped, None)
+            sample = next(batches(0, n_sample))
+            found = maximum(number, sample, unless_stopped, journal(f"sample of {number}"))
             if found.reason == "interrupted":
                 return found
             refined = maximise_online(
