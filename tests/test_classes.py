@@ -2,22 +2,36 @@
 that never falls.
 """
 
+import pickle
 from dataclasses import fields
 from functools import partial
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import oracles
-from spikeslab import ClasswiseSparseCoding, Expectation, IsotropicNoise, Model, Parameters, Prior
+from spikeslab import (
+    ClasswiseSparseCoding,
+    Expectation,
+    GaussianSparseCoding,
+    IsotropicNoise,
+    Model,
+    Parameters,
+    Prior,
+)
 from spikeslab import class_statistics as e_step
 from spikeslab.class_m_step import BACKGROUNDS, NO_PULL, Pull, class_m_step
 from spikeslab.class_statistics import ClassInference, ClassStatistics
 from spikeslab.classes import ClassParameters
 from spikeslab.m_step import m_step
+from spikeslab.parameters import load_arrays, save_arrays
 from spikeslab.truncated import TruncatedInference
 
 D, H, R = 6, 5, 2
@@ -144,6 +158,21 @@ def test_the_clean_points_have_mean_and_variance_of_the_explicit_mixture(backgro
     clean = ClassInference(p, exactly, exactly).clean(Y)
     np.testing.assert_allclose(clean.mean, mean, 1e-9, 1e-9)
     np.testing.assert_allclose(clean.variance, square - (mean**2).sum(axis=1), 1e-8)
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_the_latents_have_the_mean_of_the_explicit_mixture(background):
+    rng = np.random.default_rng(15)
+    p = make(rng, background)
+    Y, _ = p.sample(20, rng)
+    mean = np.zeros((len(Y), H))
+    noise = p.noise_variance * np.eye(D)
+    for q, (_, _, prior, signal) in zip(
+        softmax(log_joint(p, Y), axis=0), components(p), strict=True
+    ):
+        mean += q[:, None] * (Y @ np.linalg.solve(signal + noise, p.mixing @ prior))
+    latents = ClassInference(p, exactly, exactly).latents(Y)
+    np.testing.assert_allclose(latents, mean, 1e-9, 1e-9)
 
 
 def test_one_class_without_background_is_the_usual_model():
@@ -347,6 +376,89 @@ def test_the_same_random_state_gives_the_same_model():
     assert not np.allclose(a, c)
 
 
+@parametrize_with_checks(
+    [ClasswiseSparseCoding(3, 2, n_steps=15), ClasswiseSparseCoding(2, 1, n_steps=3, n_jobs=2)]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_threads_change_nothing_at_all():
+    noisy, _, _ = textured(np.random.default_rng(16), n=2600)  # several blocks
+    settings = {"n_steps": 12, "background": "full", "noise_variance": 1.0, "random_state": 0}
+    one, two, five = (
+        ClasswiseSparseCoding(4, 2, **settings, n_jobs=n_jobs).fit(noisy) for n_jobs in (None, 2, 5)
+    )
+    for other in (two, five):
+        assert other.history_ == one.history_
+        np.testing.assert_array_equal(other.components_, one.components_)
+        np.testing.assert_array_equal(other.transform(noisy), one.transform(noisy))
+        np.testing.assert_array_equal(other.clean(noisy).mean, one.clean(noisy).mean)
+        np.testing.assert_array_equal(other.score_samples(noisy), one.score_samples(noisy))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    noisy, _, _ = textured(np.random.default_rng(17), n=300)
+    frame = pd.DataFrame(noisy + 5, columns=[f"f{i}" for i in range(noisy.shape[1])])
+    settings = {"n_steps": 15, "background": "full", "noise_variance": 1.0, "random_state": 0}
+    return ClasswiseSparseCoding(4, 2, **settings).fit(frame), frame
+
+
+def test_save_and_load_give_the_same_model(fitted, tmp_path):
+    model, frame = fitted
+    model.save(tmp_path / "model.npz")
+    loaded = ClasswiseSparseCoding.load(tmp_path / "model.npz")
+    for method in ("transform", "predict_proba", "score_samples"):
+        expected = getattr(model, method)(frame)
+        np.testing.assert_array_equal(getattr(loaded, method)(frame), expected)
+    for one, other in zip(model.clean(frame), loaded.clean(frame), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert loaded.history_ == model.history_
+    assert loaded.get_params() == model.get_params()
+    assert list(loaded.feature_names_in_) == list(frame.columns)
+    with np.load(tmp_path / "model.npz", allow_pickle=False) as file:  # nothing needs unpickling
+        assert all(file[name].dtype != object for name in file.files)
+    with pytest.raises(ValueError, match="holds a ClasswiseSparseCoding, not a GaussianSparseC"):
+        GaussianSparseCoding.load(tmp_path / "model.npz")
+
+
+def test_a_file_without_all_that_belongs_to_it_is_refused(fitted, tmp_path):
+    path = tmp_path / "model.npz"
+    fitted[0].save(path)
+    arrays = load_arrays(path, "model")
+    save_arrays(path, "model", {name: a for name, a in arrays.items() if name != "backgrounds"})
+    with pytest.raises(ValueError, match=r"model\.npz: it lacks 'backgrounds'"):
+        ClasswiseSparseCoding.load(path)
+    save_arrays(path, "model", arrays | {"mean": arrays["mean"][1:]})
+    with pytest.raises(ValueError, match=r"model\.npz: mean must have shape 12, got \(11,\)"):
+        ClasswiseSparseCoding.load(path)
+
+
+def test_pickle_and_clone(fitted):
+    model, frame = fitted
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(model)).transform(frame), model.transform(frame)
+    )
+    with pytest.raises(NotFittedError):
+        clone(model).transform(frame)
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted):
+    model, frame = fitted
+    before = model.transform(frame)
+    broken = pickle.loads(pickle.dumps(model))
+    with pytest.raises(ValueError, match="NaN"):
+        broken.fit(np.full((9, 3), np.nan))
+    np.testing.assert_array_equal(broken.transform(frame), before)
+
+
+def test_names_of_what_comes_out(fitted):
+    model, frame = fitted
+    latents = clone(model).set_output(transform="pandas").fit_transform(frame)
+    assert list(latents.columns) == [f"classwisesparsecoding{i}" for i in range(4)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -356,6 +468,7 @@ def test_the_same_random_state_gives_the_same_model():
         ({"n_free": 0}, "n_free must be at least 1, got 0"),
         ({"n_free": 30, "n_components": 40}, "n_free must be at most 20, got 30"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"n_jobs": 0}, "n_jobs must be at least 1, got 0"),
         ({"pull": -1.0}, "pull must be at least 0, got -1.0"),
         ({"background": "dense"}, "background must be one of 'none', 'isotropic', 'full'"),
         ({"background": "full"}, "only if noise_variance is given"),

@@ -12,7 +12,8 @@ which no few directions explain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -69,6 +70,15 @@ class ClassParameters:
             backgrounds=backgrounds,
             noise_variance=float(self.noise_variance),
         )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything as named arrays: what a file holds."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> ClassParameters:
+        given = {field.name: arrays[field.name] for field in fields(cls)}
+        return cls(**given | {"noise_variance": float(given["noise_variance"])})
 
     @property
     def n_features(self) -> int:
