@@ -308,7 +308,7 @@ class Kind:
 
     arguments: dict
     data: dict = field(default_factory=dict)
-    last_moment: int = 150  # iterations
+    last_moment: int = 100  # iterations
 
     def fit(self, random_state):
         return make_fit(**self.arguments | {"random_state": random_state})
@@ -344,7 +344,7 @@ import test_checkpoint as t
 def say(progress):
     os.write(1, b".")
 
-t.spikeslab.checkpoint.SECONDS, t.spikeslab.checkpoint._SHARE = 0.0, 0.3
+t.spikeslab.checkpoint.SECONDS, t.spikeslab.checkpoint._SHARE = {seconds}, {share}
 kind = t.KINDS[{name!r}]
 X, model = t.make_X(**kind.data), kind.fit({random_state}).set_params(callback=say)
 say(None)
@@ -358,14 +358,16 @@ def fit_with_kills(name, random_state, path, rng, most):
     how many of these there was something to go on from.
     """
     result, kills, kept = path.with_name("model.npz"), 0, 0
-    code = CHILD.format(
-        tests=os.path.dirname(__file__),
-        name=name,
-        random_state=random_state,
-        path=str(path),
-        result=str(result),
-    )
     while True:
+        code = CHILD.format(
+            tests=os.path.dirname(__file__),
+            name=name,
+            random_state=random_state,
+            path=str(path),
+            result=str(result),
+            seconds=0.0 if kills < most else 10.0,
+            share=[1e9, 0.3][kills % 2],  # is killed while it writes, or between writes
+        )
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         with child:
             assert child.stdout.read(1)

@@ -74,20 +74,19 @@ class StoredEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     parameters_: Any
     history_: list[float]
     n_features_in_: int
+    feature_names_in_: np.ndarray  # where there are names
 
     def _record(self) -> dict[str, Any]:
         """What a file holds of the fit beside arrays: plain values."""
         raise NotImplementedError
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """What a file holds of the fit as arrays."""
-        return self._fitted().arrays() | {"history": np.array(self.history_)}
-
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        """Set the fitted attributes from what `_record` and `_arrays` gave."""
+        """Set the fitted attributes from what `_record` and `arrays` gave."""
         self.parameters_ = self._learned.from_arrays(arrays)
         self.history_ = arrays["history"].tolist()
         self.n_features_in_ = self.parameters_.n_features
+        if "feature_names" in arrays:
+            self.feature_names_in_ = arrays["feature_names"].astype(object)
 
     # ---- files ----
 
@@ -97,32 +96,39 @@ class StoredEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Constructor arguments that are not plain values (a callback, given starting arrays, a
         RandomState) are not kept.
         """
-        arrays = self._arrays()
-        arguments = {name: _plain_argument(value) for name, value in self.get_params().items()}
-        record: dict[str, Any] = {
-            "estimator": type(self).__name__,
-            "parameters": {n: value for n, value in arguments.items() if value is not _UNSAVED},
-            **self._record(),
-        }
-        arrays["record"] = np.array(json.dumps(record, default=_plain))
-        if hasattr(self, "feature_names_in_"):
-            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
-        save_arrays(path, "model", arrays)
+        save_arrays(path, "model", self.arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a fitted model that `save` wrote."""
         arrays = load_arrays(path, "model")
         with refusing(path):
-            record = json.loads(str(arrays["record"]))
-            arguments, written_by = record["parameters"], record["estimator"]
-            known = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
-            if written_by not in known:
-                raise ValueError(f"it holds a {written_by}, not a {cls.__name__}")
-            model = known[written_by](**arguments)
-            model._restore(record, arrays)
-        if "feature_names" in arrays:
-            model.feature_names_in_ = arrays["feature_names"].astype(object)
+            return cls.from_arrays(arrays)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fitted model as named arrays: what a file holds."""
+        arrays: dict[str, np.ndarray] = self._fitted().arrays()
+        arguments = {name: _plain_argument(value) for name, value in self.get_params().items()}
+        record = {
+            "estimator": type(self).__name__,
+            "parameters": {n: value for n, value in arguments.items() if value is not _UNSAVED},
+            **self._record(),
+        }
+        arrays["record"] = np.array(json.dumps(record, default=_plain))
+        arrays["history"] = np.array(self.history_)
+        if hasattr(self, "feature_names_in_"):
+            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Self:
+        record = json.loads(str(arrays["record"]))
+        arguments, written_by = record["parameters"], record["estimator"]
+        known = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
+        if written_by not in known:
+            raise ValueError(f"it holds a {written_by}, not a {cls.__name__}")
+        model = known[written_by](**arguments)
+        model._restore(record, arrays)
         return model
 
     # ---- fitting ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from ._arrays import Array
+from ._estimator import SparseCodingEstimator
+from .checkpoint import Checkpoint, Journal
 from .estimator import GaussianSparseCoding
 from .initialise import heavy_tailed, random_rotations
 from .m_step import LEARNABLE, Model
@@ -85,6 +88,34 @@ class Candidate:
     attempts: list[Attempt]
     best: int
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything as named arrays: what a checkpoint holds."""
+        plain = [
+            {n: v for n, v in run._asdict().items() if n not in ("mixing", "history")}
+            for run in self.attempts
+        ]
+        record = {"family": self.family, "n_parameters": self.n_parameters, "best": self.best}
+        record |= {"noise_variance": self.noise_variance, "attempts": plain}
+        arrays = {f"model_{name}": array for name, array in self.model.arrays().items()}
+        for number, run in enumerate(self.attempts):
+            arrays[f"mixing_{number}"], arrays[f"history_{number}"] = (
+                run.mixing,
+                np.array(run.history),
+            )
+        return arrays | {"candidate": np.array(json.dumps(record, default=np.generic.item))}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Candidate:
+        record = json.loads(str(arrays["candidate"]))
+        record["attempts"] = [
+            Attempt(arrays[f"mixing_{i}"], history=arrays[f"history_{i}"].tolist(), **plain)
+            for i, plain in enumerate(record["attempts"])
+        ]
+        of_model = {
+            n.removeprefix("model_"): a for n, a in arrays.items() if n.startswith("model_")
+        }
+        return cls(model=SparseCodingEstimator.from_arrays(of_model), **record)
+
     @property
     def log_likelihood(self) -> float:
         return self.attempts[self.best].log_likelihood
@@ -111,8 +142,10 @@ class Mixture:
         rng: Generator,
         executor: Executor | None = None,
         watch: Callable[[Told], object] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.data, self.rng, self.watch = X, rng, watch
+        self._checkpoint, self._n_fits = checkpoint, 0
         everything = Expectation(X, "full", X.mean(axis=0, dtype=np.float64))
         self.mean = X.mean(axis=0, dtype=np.float64)
         self.covariance = everything.yy / len(X)
@@ -123,6 +156,13 @@ class Mixture:
         if len(X) > _SEARCH_POINTS:
             rows = rng.choice(len(X), _SEARCH_POINTS, replace=False)
             self.search = Expectation(X[rows], "isotropic", self.mean, executor)
+
+    def journal(self) -> Journal | None:
+        """Where the next fit is kept: with the same seed they always come in the same order."""
+        if self._checkpoint is None:
+            return None
+        self._n_fits += 1
+        return self._checkpoint.journal(str(self._n_fits))
 
     def seed(self) -> int:
         return int(self.rng.integers(np.iinfo(np.int32).max))
@@ -150,7 +190,9 @@ def fit_noise_free(
 ) -> Candidate:
     """Independent sources whose densities are learned, without noise."""
     family = "orthogonal" if orthogonal else "noise-free"
-    n_runs = 0
+    seed, journal, n_runs = mixture.seed(), mixture.journal(), 0
+    if journal is not None and journal.saved is not None:
+        return Candidate.from_arrays(journal.saved)
 
     def tell(progress: Progress) -> object:
         assert mixture.watch is not None
@@ -164,7 +206,7 @@ def fit_noise_free(
         n_sources,
         unmixing="orthogonal" if orthogonal else "free",
         n_init=n_init,
-        random_state=mixture.seed(),
+        random_state=seed,
         callback=tell if mixture.watch else None,
     )
     runs = model.fit_runs(mixture.data)
@@ -181,7 +223,7 @@ def fit_noise_free(
         )
         for run in [*runs.refined, *runs.searched]
     ]
-    return Candidate(
+    candidate = Candidate(
         family,
         model,
         model.n_parameters,
@@ -189,6 +231,9 @@ def fit_noise_free(
         attempts,
         runs.best,
     )
+    if journal is not None:
+        journal.keep(candidate.arrays())
+    return candidate
 
 
 def most_likely(results: list[Result]) -> int:
@@ -265,6 +310,7 @@ class Noisy:
             max_iter=_ITERATIONS,
             tol=_TOLERANCE,
             callback=tell if mixture.watch else None,
+            journal=mixture.journal(),
         )
         if result.reason == "interrupted":
             raise KeyboardInterrupt

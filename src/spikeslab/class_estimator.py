@@ -295,8 +295,8 @@ class ClasswiseSparseCoding(StoredEstimator):
     def _record(self) -> dict[str, Any]:
         return {}
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return super()._arrays() | {"mean": self.mean_}
+    def arrays(self) -> dict[str, np.ndarray]:
+        return super().arrays() | {"mean": self.mean_}
 
     def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         super()._restore(record, arrays)

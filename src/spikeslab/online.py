@@ -146,7 +146,7 @@ def maximise_online(
     if saved is not None:
         at, result = _restore(saved)
     else:
-        start = _as_read(start)
+        start = start.as_read()
         at, result = Pass(begin(start, n_seen), n_seen), Result(start, -np.inf)
     try:
         while result.n_iter < max_iter:
@@ -154,7 +154,7 @@ def maximise_online(
             for batch in islice(batches(result.n_iter + 1), at.n_batches, None):
                 state, gained = step(model, at.state, batch, noise_floor, n_points, expand)
                 at = at._replace(
-                    state=state._replace(parameters=_as_read(state.parameters)),
+                    state=state._replace(parameters=state.parameters.as_read()),
                     n_batches=at.n_batches + 1,
                     total=at.total + gained,
                 )
@@ -185,11 +185,6 @@ def maximise_online(
     if journal is not None and result.reason != "interrupted":
         journal.keep(result.arrays())
     return result
-
-
-def _as_read(parameters: Parameters) -> Parameters:
-    """With the layout in memory of parameters from a file: the last bits depend on it."""
-    return Parameters.from_arrays(parameters.arrays())
 
 
 _NUMBERS = ("n_before", "quiet", "n_batches", "total")  # of a pass

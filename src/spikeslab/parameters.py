@@ -110,6 +110,12 @@ class Parameters:
         noise = make_noise(str(arrays["noise_kind"]), arrays["noise"], len(arrays["offset"]))
         return cls(arrays["mixing"], arrays["offset"], prior, noise)
 
+    def as_read(self) -> Parameters:
+        """With the layout in memory of parameters from a file: the last bits of what is computed
+        from them depend on it.
+        """
+        return Parameters.from_arrays(self.arrays())
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file; it appears whole or not at all."""
         save_arrays(path, "parameters", self.arrays())
