@@ -398,7 +398,7 @@ def test_the_process_ends_with_status_2_and_no_traceback(case):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "not enough memory"),
+        (MemoryError(), "not enough memory; try fewer sources or a shorter input"),
         (OSError(errno.ENOSPC, "No space left on device", "model.npz"), "model.npz: No space left"),
         (ValueError("two\nlines"), "two lines"),
         (ImportError("reports need Jinja2: pip install 'spikeslab[app]'"), "reports need Jinja2"),
