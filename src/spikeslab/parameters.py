@@ -7,13 +7,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.random import Generator
 
 from ._arrays import Array, as_array, frozen
+from ._files import whole_file
 from .noise import Noise, make_noise
 from .prior import Prior
 
@@ -129,16 +129,9 @@ class Parameters:
 
 
 def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays through a temporary file beside the target."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            write_arrays(file, content, arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write arrays to a file that appears whole or not at all."""
+    with whole_file(path) as file:
+        write_arrays(file, content, arrays)
 
 
 def write_arrays(file: BinaryIO, content: str, arrays: dict[str, np.ndarray]) -> None:
