@@ -21,12 +21,12 @@ from numpy.random import Generator
 from ._arrays import Array, as_array, frozen
 from ._checks import check_real
 from .noise import FullNoise, IsotropicNoise, Noise
-from .parameters import Parameters
+from .parameters import Mixing, Parameters
 from .prior import Prior
 
 
 @dataclass(frozen=True, eq=False)
-class ClassParameters:
+class ClassParameters(Mixing):
     """Everything that is learned of R classes with H latents in D dimensions.
 
     Parameters
@@ -79,14 +79,6 @@ class ClassParameters:
     def from_arrays(cls, arrays: dict[str, Any]) -> ClassParameters:
         given = {field.name: arrays[field.name] for field in fields(cls)}
         return cls(**given | {"noise_variance": float(given["noise_variance"])})
-
-    @property
-    def n_features(self) -> int:
-        return self.mixing.shape[0]
-
-    @property
-    def n_latents(self) -> int:
-        return self.mixing.shape[1]
 
     @property
     def n_classes(self) -> int:

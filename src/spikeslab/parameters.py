@@ -20,8 +20,22 @@ from .prior import Prior
 FORMAT = 1
 
 
+class Mixing:
+    """What has a mixing matrix of shape (D, H) has its shape."""
+
+    mixing: Array
+
+    @property
+    def n_features(self) -> int:
+        return self.mixing.shape[0]
+
+    @property
+    def n_latents(self) -> int:
+        return self.mixing.shape[1]
+
+
 @dataclass(frozen=True, eq=False)
-class Parameters:
+class Parameters(Mixing):
     """``y = offset + mixing @ x + e`` with ``x`` from `prior` and ``e`` from `noise`.
 
     Parameters
@@ -55,14 +69,6 @@ class Parameters:
                 f"the noise has {self.noise.n_features} features, the mixing {len(mixing)}"
             )
         frozen(self, mixing=mixing, offset=offset)
-
-    @property
-    def n_features(self) -> int:
-        return self.mixing.shape[0]
-
-    @property
-    def n_latents(self) -> int:
-        return self.mixing.shape[1]
 
     @property
     def mean(self) -> Array:
