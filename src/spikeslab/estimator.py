@@ -27,11 +27,11 @@ from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
 from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
-from .online import Online, begin, maximise_online, step
+from .online import Batch, Online, begin, maximise_online, step
 from .parameters import Parameters
 from .posterior import LatentInference, Posterior
 from .prior import PriorFamily
-from .statistics import EStep, Expectation, block_points, block_slices
+from .statistics import EStep, Expectation, Statistics, block_points, block_slices
 from .truncated import TruncatedInference, check_truncation
 
 _DEFAULT_COMPONENTS = 8
@@ -496,10 +496,18 @@ default="pca"
         def in_batches(number: int, data: Expectation, size: int) -> Result:
             """A sample's maximum, refined in passes over all data."""
 
-            def batches(iteration: int, size: int = size) -> Iterator[Expectation]:
+            def of(batch: Rows) -> Expectation:
+                return Expectation(batch, model.noise, mean, data.executor, self._infer)
+
+            def statistics_of(batch: Rows, parameters: Parameters) -> Statistics:
+                return of(batch)(parameters)
+
+            def batches(iteration: int) -> Iterator[Batch]:
                 rng = np.random.default_rng((seeds[number], iteration))
                 for batch in rows.batches(size, rng):
-                    yield Expectation(batch, model.noise, mean, data.executor, self._infer)
+                    yield partial(
+                        statistics_of, batch
+                    )  # nothing is done for those that are skipped
                     if stop.is_set():
                         raise KeyboardInterrupt
 
@@ -508,8 +516,8 @@ default="pca"
                     raise KeyboardInterrupt
 
             n_sample = min(max(size, _SAMPLE), rows.shape[0])
-            sample = next(batches(0, n_sample))
-            found = maximum(number, sample, unless_stopped, journal(f"sample of {number}"))
+            sample = next(rows.batches(n_sample, np.random.default_rng((seeds[number], 0))))
+            found = maximum(number, of(sample), unless_stopped, journal(f"sample of {number}"))
             if found.reason == "interrupted":
                 return found
             refined = maximise_online(
