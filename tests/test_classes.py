@@ -188,11 +188,21 @@ def test_one_class_without_background_is_the_usual_model():
         t = ClassInference(ours, exactly, exactly).statistics(Y)
         assert t.bound == pytest.approx(s.log_likelihood, rel=1e-12)
         usual = model.canonical(m_step(model, usual, s, 1e-9, expand=True))
-        ours = class_m_step(ours, t, background="none", noise_floor=1e-9)
+        ours = class_m_step(ours, t, background="none", noise_floor=1e-9).canonical()
         np.testing.assert_allclose(ours.mixing, usual.mixing, 1e-8, 1e-10)
         np.testing.assert_allclose(ours.activation[0], usual.prior.activation, 1e-9)
         np.testing.assert_allclose(ours.slab_variances, 1, 1e-12)
         assert ours.noise_variance == pytest.approx(usual.noise.variance, rel=1e-9)
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_the_canonical_form_is_the_same_density_with_unit_variances(background):
+    p = make(np.random.default_rng(19), background)
+    Y, _ = p.sample(10, np.random.default_rng(20))
+    q = p.canonical()
+    np.testing.assert_allclose(log_joint(q, Y), log_joint(p, Y), rtol=1e-10)
+    on = p.shares[:, None] * p.activation
+    np.testing.assert_allclose((on * q.slab_variances).sum(axis=0), on.sum(axis=0))
 
 
 @pytest.mark.parametrize("background", BACKGROUNDS)
@@ -329,6 +339,16 @@ def test_full_steps_on_all_samples_raise_the_bound():
     assert model.parameters_.noise_variance < np.mean(noisy**2)
     assert model.score(noisy) >= free[-1]
     assert model.components_.shape == (6, noisy.shape[1])
+
+
+def test_directions_that_batches_do_not_need_stay_as_they_are():
+    """What is remembered of them is of earlier batches, and taught again and again."""
+    noisy, _, _ = textured(np.random.default_rng(18), n=3000)
+    model = ClasswiseSparseCoding(
+        24, 2, background="full", noise_variance=1.0, batch_size=100, random_state=0
+    ).fit(noisy)
+    assert (np.linalg.norm(model.components_, axis=1) < np.linalg.norm(noisy, axis=1).max()).all()
+    assert np.mean(model.history_[-10:]) > np.mean(model.history_[25:35])
 
 
 def test_the_offset_of_the_data_is_taken_off_and_put_back():

@@ -182,10 +182,11 @@ class ClasswiseSparseCoding(StoredEstimator):
             share = max((step + 1) ** -_FORGETTING, len(rows) / len(X))
             kept = new if kept is None else (1 - share) * kept + share * new
             parameters = learn(parameters, kept)
-            progress = ClassProgress(step, self.n_steps, history[-1], parameters)
-            if self.callback is not None and self.callback(progress):
+            if self.callback is not None and self.callback(
+                ClassProgress(step, self.n_steps, history[-1], parameters.canonical())
+            ):
                 break
-        self.parameters_, self.mean_, self.history_ = parameters, mean, history
+        self.parameters_, self.mean_, self.history_ = parameters.canonical(), mean, history
 
     def _check(self) -> None:
         for name in ("n_components", "n_classes", "n_steps"):

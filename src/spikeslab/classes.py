@@ -101,6 +101,14 @@ class ClassParameters(Mixing):
         )
         return Parameters(self.mixing, np.zeros(self.n_features), prior, self.noise(number))
 
+    def canonical(self) -> ClassParameters:
+        """The same density with latents whose variance is 1 where they are active in any class."""
+        weights = self.shares[:, None] * self.activation
+        scale = np.sqrt((weights * self.slab_variances).sum(axis=0) / weights.sum(axis=0))
+        return replace(
+            self, mixing=self.mixing * scale, slab_variances=self.slab_variances / scale**2
+        )
+
     def with_noise(self, variance: float) -> ClassParameters:
         """The same signals in white noise of another variance."""
         return replace(self, noise_variance=variance)
