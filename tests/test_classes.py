@@ -2,22 +2,36 @@
 that never falls.
 """
 
+import pickle
 from dataclasses import fields
 from functools import partial
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import oracles
-from spikeslab import ClasswiseSparseCoding, Expectation, IsotropicNoise, Model, Parameters, Prior
+from spikeslab import (
+    ClasswiseSparseCoding,
+    Expectation,
+    GaussianSparseCoding,
+    IsotropicNoise,
+    Model,
+    Parameters,
+    Prior,
+)
 from spikeslab import class_statistics as e_step
 from spikeslab.class_m_step import BACKGROUNDS, NO_PULL, Pull, class_m_step
 from spikeslab.class_statistics import ClassInference, ClassStatistics
 from spikeslab.classes import ClassParameters
 from spikeslab.m_step import m_step
+from spikeslab.parameters import load_arrays, save_arrays
 from spikeslab.truncated import TruncatedInference
 
 D, H, R = 6, 5, 2
@@ -146,6 +160,21 @@ def test_the_clean_points_have_mean_and_variance_of_the_explicit_mixture(backgro
     np.testing.assert_allclose(clean.variance, square - (mean**2).sum(axis=1), 1e-8)
 
 
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_the_latents_have_the_mean_of_the_explicit_mixture(background):
+    rng = np.random.default_rng(15)
+    p = make(rng, background)
+    Y, _ = p.sample(20, rng)
+    mean = np.zeros((len(Y), H))
+    noise = p.noise_variance * np.eye(D)
+    for q, (_, _, prior, signal) in zip(
+        softmax(log_joint(p, Y), axis=0), components(p), strict=True
+    ):
+        mean += q[:, None] * (Y @ np.linalg.solve(signal + noise, p.mixing @ prior))
+    latents = ClassInference(p, exactly, exactly).latents(Y)
+    np.testing.assert_allclose(latents, mean, 1e-9, 1e-9)
+
+
 def test_one_class_without_background_is_the_usual_model():
     """One step of PX-EM from the same parameters, and its bound."""
     rng = np.random.default_rng(4)
@@ -159,11 +188,21 @@ def test_one_class_without_background_is_the_usual_model():
         t = ClassInference(ours, exactly, exactly).statistics(Y)
         assert t.bound == pytest.approx(s.log_likelihood, rel=1e-12)
         usual = model.canonical(m_step(model, usual, s, 1e-9, expand=True))
-        ours = class_m_step(ours, t, background="none", noise_floor=1e-9)
+        ours = class_m_step(ours, t, background="none", noise_floor=1e-9).canonical()
         np.testing.assert_allclose(ours.mixing, usual.mixing, 1e-8, 1e-10)
         np.testing.assert_allclose(ours.activation[0], usual.prior.activation, 1e-9)
         np.testing.assert_allclose(ours.slab_variances, 1, 1e-12)
         assert ours.noise_variance == pytest.approx(usual.noise.variance, rel=1e-9)
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+def test_the_canonical_form_is_the_same_density_with_unit_variances(background):
+    p = make(np.random.default_rng(19), background)
+    Y, _ = p.sample(10, np.random.default_rng(20))
+    q = p.canonical()
+    np.testing.assert_allclose(log_joint(q, Y), log_joint(p, Y), rtol=1e-10)
+    on = p.shares[:, None] * p.activation
+    np.testing.assert_allclose((on * q.slab_variances).sum(axis=0), on.sum(axis=0))
 
 
 @pytest.mark.parametrize("background", BACKGROUNDS)
@@ -302,6 +341,16 @@ def test_full_steps_on_all_samples_raise_the_bound():
     assert model.components_.shape == (6, noisy.shape[1])
 
 
+def test_directions_that_batches_do_not_need_stay_as_they_are():
+    """What is remembered of them is of earlier batches, and taught again and again."""
+    noisy, _, _ = textured(np.random.default_rng(18), n=3000)
+    model = ClasswiseSparseCoding(
+        24, 2, background="full", noise_variance=1.0, batch_size=100, random_state=0
+    ).fit(noisy)
+    assert (np.linalg.norm(model.components_, axis=1) < np.linalg.norm(noisy, axis=1).max()).all()
+    assert np.mean(model.history_[-10:]) > np.mean(model.history_[25:35])
+
+
 def test_the_offset_of_the_data_is_taken_off_and_put_back():
     noisy, _, _ = textured(np.random.default_rng(11), n=200)
     settings = {"n_steps": 5, "background": "full", "noise_variance": 1.0, "random_state": 0}
@@ -347,6 +396,89 @@ def test_the_same_random_state_gives_the_same_model():
     assert not np.allclose(a, c)
 
 
+@parametrize_with_checks(
+    [ClasswiseSparseCoding(3, 2, n_steps=15), ClasswiseSparseCoding(2, 1, n_steps=3, n_jobs=2)]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_threads_change_nothing_at_all():
+    noisy, _, _ = textured(np.random.default_rng(16), n=2600)  # several blocks
+    settings = {"n_steps": 12, "background": "full", "noise_variance": 1.0, "random_state": 0}
+    one, two, five = (
+        ClasswiseSparseCoding(4, 2, **settings, n_jobs=n_jobs).fit(noisy) for n_jobs in (None, 2, 5)
+    )
+    for other in (two, five):
+        assert other.history_ == one.history_
+        np.testing.assert_array_equal(other.components_, one.components_)
+        np.testing.assert_array_equal(other.transform(noisy), one.transform(noisy))
+        np.testing.assert_array_equal(other.clean(noisy).mean, one.clean(noisy).mean)
+        np.testing.assert_array_equal(other.score_samples(noisy), one.score_samples(noisy))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    noisy, _, _ = textured(np.random.default_rng(17), n=300)
+    frame = pd.DataFrame(noisy + 5, columns=[f"f{i}" for i in range(noisy.shape[1])])
+    settings = {"n_steps": 15, "background": "full", "noise_variance": 1.0, "random_state": 0}
+    return ClasswiseSparseCoding(4, 2, **settings).fit(frame), frame
+
+
+def test_save_and_load_give_the_same_model(fitted, tmp_path):
+    model, frame = fitted
+    model.save(tmp_path / "model.npz")
+    loaded = ClasswiseSparseCoding.load(tmp_path / "model.npz")
+    for method in ("transform", "predict_proba", "score_samples"):
+        expected = getattr(model, method)(frame)
+        np.testing.assert_array_equal(getattr(loaded, method)(frame), expected)
+    for one, other in zip(model.clean(frame), loaded.clean(frame), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert loaded.history_ == model.history_
+    assert loaded.get_params() == model.get_params()
+    assert list(loaded.feature_names_in_) == list(frame.columns)
+    with np.load(tmp_path / "model.npz", allow_pickle=False) as file:  # nothing needs unpickling
+        assert all(file[name].dtype != object for name in file.files)
+    with pytest.raises(ValueError, match="holds a ClasswiseSparseCoding, not a GaussianSparseC"):
+        GaussianSparseCoding.load(tmp_path / "model.npz")
+
+
+def test_a_file_without_all_that_belongs_to_it_is_refused(fitted, tmp_path):
+    path = tmp_path / "model.npz"
+    fitted[0].save(path)
+    arrays = load_arrays(path, "model")
+    save_arrays(path, "model", {name: a for name, a in arrays.items() if name != "backgrounds"})
+    with pytest.raises(ValueError, match=r"model\.npz: it lacks 'backgrounds'"):
+        ClasswiseSparseCoding.load(path)
+    save_arrays(path, "model", arrays | {"mean": arrays["mean"][1:]})
+    with pytest.raises(ValueError, match=r"model\.npz: mean must have shape 12, got \(11,\)"):
+        ClasswiseSparseCoding.load(path)
+
+
+def test_pickle_and_clone(fitted):
+    model, frame = fitted
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(model)).transform(frame), model.transform(frame)
+    )
+    with pytest.raises(NotFittedError):
+        clone(model).transform(frame)
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted):
+    model, frame = fitted
+    before = model.transform(frame)
+    broken = pickle.loads(pickle.dumps(model))
+    with pytest.raises(ValueError, match="NaN"):
+        broken.fit(np.full((9, 3), np.nan))
+    np.testing.assert_array_equal(broken.transform(frame), before)
+
+
+def test_names_of_what_comes_out(fitted):
+    model, frame = fitted
+    latents = clone(model).set_output(transform="pandas").fit_transform(frame)
+    assert list(latents.columns) == [f"classwisesparsecoding{i}" for i in range(4)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -356,6 +488,7 @@ def test_the_same_random_state_gives_the_same_model():
         ({"n_free": 0}, "n_free must be at least 1, got 0"),
         ({"n_free": 30, "n_components": 40}, "n_free must be at most 20, got 30"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"n_jobs": 0}, "n_jobs must be at least 1, got 0"),
         ({"pull": -1.0}, "pull must be at least 0, got -1.0"),
         ({"background": "dense"}, "background must be one of 'none', 'isotropic', 'full'"),
         ({"background": "full"}, "only if noise_variance is given"),

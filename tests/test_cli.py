@@ -26,6 +26,7 @@ from spikeslab.experiments import Plan
 from spikeslab.experiments.sources import N_SOURCES, benchmarks
 from spikeslab.experiments.trials import Store
 from spikeslab.metrics import amari_index
+from spikeslab.parameters import load_arrays
 
 SPIKESLAB = Path(sys.executable).with_name("spikeslab")
 RATE = 8000
@@ -114,6 +115,67 @@ def test_the_report_is_of_this_recording(finished):
     page = (folder / "mix-sources" / "report.html").read_text(encoding="utf-8")
     assert "mix.flac" in page
     assert "data:audio/wav" in page
+
+
+# ---- killed ----
+
+ALWAYS_KEPT = """
+import sys
+import spikeslab.checkpoint
+from spikeslab.cli import main
+spikeslab.checkpoint.SECONDS, spikeslab.checkpoint._SHARE = 0.0, 0.5
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def runs_in(path):
+    if not path.exists():
+        return 0
+    return len({name.split("/")[0] for name in load_arrays(path, "checkpoint") if "/" in name})
+
+
+def contents(folder):
+    """Of its files, without dates and durations."""
+    found = {}
+    for path in sorted(Path(folder).iterdir()):
+        found[path.name] = path.read_bytes()
+        if path.suffix == ".npz":  # which is a zip file
+            found[path.name] = {name: a.tobytes() for name, a in np.load(path).items()}
+        elif path.suffix == ".html":
+            found[path.name] = re.sub(
+                rb"\d{4}-\d\d-\d\d \d\d:\d\d|\d+\.\d seconds", b"", path.read_bytes()
+            )
+    return found
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_separation_that_is_killed_goes_on_and_writes_the_same_files(here, kills):
+    np.save("mix.npy", MIXTURE)
+    whole = run("separate", "mix.npy", "-n", 2, "-o", "whole")
+    arguments = ("separate", "mix.npy", "-n", "2", "-o", "killed", "--checkpoint", "kept.ckpt")
+    kept, rng = here / "kept.ckpt", np.random.default_rng(0)
+    for kill in range(kills):
+        process = subprocess.Popen([sys.executable, "-c", ALWAYS_KEPT, *arguments])
+        while process.poll() is None and runs_in(kept) <= kill % 7:  # of some ten
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.02))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        assert not Path("killed").exists()
+    done = run(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == whole.stdout.replace("whole", "killed")
+    assert contents("killed") == contents("whole")
+
+
+def test_a_checkpoint_of_another_separation_is_refused(capsys):
+    np.save("mix.npy", MIXTURE)
+    common = ("--checkpoint", "kept.ckpt", "--no-report", "--method", "noise_free")
+    assert main(["separate", "mix.npy", "-n", "2", "-o", "out", *common]) == 0
+    capsys.readouterr()
+    assert main(["separate", "mix.npy", "-n", "1", "-o", "other", *common]) == 2
+    assert "kept.ckpt belongs to another fit (other n_sources)" in only_error(capsys)
+    assert not Path("other").exists()
 
 
 def test_json_is_all_there_is_on_standard_output():
@@ -336,7 +398,7 @@ def test_the_process_ends_with_status_2_and_no_traceback(case):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "not enough memory"),
+        (MemoryError(), "not enough memory; try fewer sources or a shorter input"),
         (OSError(errno.ENOSPC, "No space left on device", "model.npz"), "model.npz: No space left"),
         (ValueError("two\nlines"), "two lines"),
         (ImportError("reports need Jinja2: pip install 'spikeslab[app]'"), "reports need Jinja2"),

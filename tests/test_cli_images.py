@@ -126,3 +126,14 @@ def test_force_replaces(noisy):
     assert main(["denoise", "noisy.png", "-o", "out.png", "--fast"]) == 2
     assert main(["denoise", "noisy.png", "-o", "out.png", "--fast", "--force"]) == 0
     assert Image.open("out.png").size == (32, 32)
+
+
+@pytest.mark.parametrize("command", [["denoise"], ["inpaint", "--mask", "clean.png"]])
+def test_too_little_memory_is_told_in_words_of_pictures(noisy, command, capsys, monkeypatch):
+    def fail(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("spikeslab.cli.pictures.image_bar", fail)
+    assert main([*command, "noisy.png", "-o", "out.png"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-1] == "Error: not enough memory; try a smaller picture"

@@ -14,6 +14,7 @@ import spikeslab.checkpoint
 from problems import FAMILIES, NOISES, make_model, make_noise_of, make_parameters
 from spikeslab import Expectation, GaussianSparseCoding, Parameters, Prior, Progress
 from spikeslab.m_step import m_step
+from spikeslab.maximise import Maximiser
 from spikeslab.online import Online, begin, expected_statistics, step
 
 by_noise = pytest.mark.parametrize("noise", NOISES)
@@ -248,6 +249,21 @@ def test_a_fit_in_batches_goes_on_from_a_checkpoint_bit_for_bit(
         np.testing.assert_array_equal(model.mixing_, whole.mixing_)
         assert model.history_ == whole.history_
         assert model.runs_ == whole.runs_
+
+
+def test_what_the_first_sample_taught_is_in_the_checkpoint(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(spikeslab.checkpoint, "SECONDS", 0.0)
+    arguments = {"n_components": 3, "batch_size": 4000, "n_init": 1, "random_state": 0}
+
+    def callback(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        GaussianSparseCoding(callback=callback, **arguments).fit(X, checkpoint=tmp_path / "fit")
+    whole = GaussianSparseCoding(**arguments).fit(X)
+    monkeypatch.setattr(Maximiser, "step", None)  # of the fit of the sample
+    model = GaussianSparseCoding(**arguments).fit(X, checkpoint=tmp_path / "fit")
+    np.testing.assert_array_equal(model.mixing_, whole.mixing_)
 
 
 # ---- partial_fit ----

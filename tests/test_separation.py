@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
+import spikeslab.checkpoint
 import spikeslab.separation as module
 from spikeslab import GaussianSparseCoding, NoiseFreeSparseCoding, separate
 from spikeslab.baselines import fast_ica
@@ -391,6 +392,68 @@ def test_threads_that_share_long_data_give_the_same_result():
         separate(X, 2, "noisy", n_jobs=n, random_state=0, callback=stop_early) for n in (1, 2)
     )
     np.testing.assert_array_equal(one.sources, two.sources)
+
+
+def assert_same_separation(one, other):
+    def everything(found):
+        runs = [{n: v for n, v in vars(run).items() if n != "mixing"} for run in found.runs]
+        plain = (found.settings, found.method, found.noise_variance, runs)
+        return plain, [found.sources, found.mixing, *vars(found.reliability).values()]
+
+    (plain, arrays), (other_plain, other_arrays) = everything(one), everything(other)
+    assert plain == other_plain
+    arrays += [run.mixing for run in one.runs] + list(one.model.arrays().values())
+    other_arrays += [run.mixing for run in other.runs] + list(other.model.arrays().values())
+    for mine, its in zip(arrays, other_arrays, strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"n_sources": "auto"},
+        {"n_sources": 4, "n_init": 3},
+        {"n_sources": 2, "method": "noise_free"},
+        {"n_sources": 3, "select": "orthogonality", "n_init": 5, "n_jobs": 2},
+    ],
+)
+def test_after_ctrl_c_the_same_call_goes_on_from_its_checkpoint(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(spikeslab.checkpoint, "SECONDS", 0.0)
+    rng = np.random.default_rng(7)
+    X, _ = mixed(rng, sparse(rng, 700, 3), 3, 0.1)
+    told = []
+    whole = separate(X, random_state=0, callback=told.append, **arguments)
+    n_told, told_until = len(told), 0
+
+    def stop(progress):
+        told.append(progress)
+        if len(told) == told_until:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "separation.ckpt"
+    for part in (0.1, 0.4, 0.2):
+        told_until, told = int(part * n_told), []
+        with pytest.raises(KeyboardInterrupt):
+            separate(X, random_state=0, callback=stop, checkpoint=path, **arguments)
+    told_until, told = np.inf, []
+    kept = {"checkpoint": path, "callback": stop}
+    assert_same_separation(separate(X, random_state=0, **kept, **arguments), whole)
+    told = []
+    assert_same_separation(separate(X, random_state=0, **kept, **arguments), whole)
+    assert not told  # there was nothing left to do
+
+
+def test_without_a_random_state_the_checkpoint_knows_what_was_drawn(noisy, tmp_path):
+    X, path = noisy[0][:300], tmp_path / "separation.ckpt"
+    found = separate(X, 2, "noise_free", checkpoint=path)
+    again = separate(X, 2, "noise_free", checkpoint=path)
+    assert_same_separation(again, found)
+    given = {name: value for name, value in found.settings.items() if name != "n_sources"}
+    assert_same_separation(separate(X, 2, **given), found)
+    with pytest.raises(ValueError, match=r"another fit \(other random_state\)"):
+        separate(X, 2, "noise_free", random_state=1, checkpoint=path)
+    with pytest.raises(ValueError, match=r"another fit \(other data\)"):
+        separate(X[:-1], 2, "noise_free", checkpoint=path)
 
 
 @pytest.mark.parametrize("random_state", [None, np.random.RandomState(3), 5, np.int64(5)])

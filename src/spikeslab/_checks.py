@@ -25,6 +25,12 @@ def check_integer(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
 
 
+def check_jobs(n_jobs: Any) -> None:
+    """A number of threads, or -1, or None."""
+    if n_jobs is not None and n_jobs != -1:
+        check_integer("n_jobs", n_jobs, 1)
+
+
 def check_real(name: str, value: Any, least: float, *, above: bool = False) -> None:
     """A finite number of at least `least`, or above it."""
     if not isinstance(value, Real) or isinstance(value, bool):

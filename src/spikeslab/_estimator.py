@@ -6,7 +6,8 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -62,24 +63,135 @@ class Learned(Protocol):
     def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]: ...
 
 
-class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class StoredEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """A transformer into latents, whose `parameters_` go to a file and back.
+
+    A subclass names the class of its `parameters_`, and says what else of a fit is kept.
+    """
+
+    _learned: ClassVar[Any]  # the class of parameters_, which has `arrays` and `from_arrays`
+
+    parameters_: Any
+    history_: list[float]
+    n_features_in_: int
+    feature_names_in_: np.ndarray  # where there are names
+
+    def _record(self) -> dict[str, Any]:
+        """What a file holds of the fit beside arrays: plain values."""
+        raise NotImplementedError
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Set the fitted attributes from what `_record` and `arrays` gave."""
+        self.parameters_ = self._learned.from_arrays(arrays)
+        self.history_ = arrays["history"].tolist()
+        self.n_features_in_ = self.parameters_.n_features
+        if "feature_names" in arrays:
+            self.feature_names_in_ = arrays["feature_names"].astype(object)
+
+    # ---- files ----
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to an .npz file (no pickle). It appears whole or not at all.
+
+        Constructor arguments that are not plain values (a callback, given starting arrays, a
+        RandomState) are not kept.
+        """
+        save_arrays(path, "model", self.arrays())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a fitted model that `save` wrote."""
+        arrays = load_arrays(path, "model")
+        with refusing(path):
+            return cls.from_arrays(arrays)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The fitted model as named arrays: what a file holds."""
+        arrays: dict[str, np.ndarray] = self._fitted().arrays()
+        arguments = {name: _plain_argument(value) for name, value in self.get_params().items()}
+        record = {
+            "estimator": type(self).__name__,
+            "parameters": {n: value for n, value in arguments.items() if value is not _UNSAVED},
+            **self._record(),
+        }
+        arrays["record"] = np.array(json.dumps(record, default=_plain))
+        arrays["history"] = np.array(self.history_)
+        if hasattr(self, "feature_names_in_"):
+            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Self:
+        record = json.loads(str(arrays["record"]))
+        arguments, written_by = record["parameters"], record["estimator"]
+        known = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
+        if written_by not in known:
+            raise ValueError(f"it holds a {written_by}, not a {cls.__name__}")
+        model = known[written_by](**arguments)
+        model._restore(record, arrays)
+        return model
+
+    # ---- fitting ----
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """A fit that fails leaves the estimator as it was."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    # ---- scikit-learn ----
+
+    def _fitted(self) -> Any:
+        check_is_fitted(self, "parameters_")
+        return self.parameters_
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.parameters_.n_latents
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "parameters_")
+
+
+class SparseCodingEstimator(StoredEstimator):
     """Samples are ``mean_ + mixing_ @ x`` and perhaps noise, with sparse latents x.
 
     A subclass has a constructor, `fit`, `transform`, `score_samples` and `n_parameters`, and names
     the class of its `parameters_`.
     """
 
-    _learned: ClassVar[Any]  # the class of parameters_
     _takes_missing: ClassVar[bool] = False  # whether NaN in X means something
 
     # fitted attributes that are set together
-    parameters_: Any
     log_likelihood_: float
-    history_: list[float]
     n_iter_: int
     converged_: bool
     runs_: list[Run]
     n_samples_seen_: int  # where there is a partial_fit
+
+    def _record(self) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "runs": [asdict(run) for run in self.runs_],
+            "n_iter": self.n_iter_,
+            "log_likelihood": self.log_likelihood_,
+            "converged": self.converged_,
+        }
+        if hasattr(self, "n_samples_seen_"):
+            record["n_samples_seen"] = self.n_samples_seen_
+        return record
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        super()._restore(record, arrays)
+        self.runs_ = [Run(**run) for run in record["runs"]]
+        self.n_iter_ = record["n_iter"]
+        self.log_likelihood_ = record["log_likelihood"]
+        self.converged_ = record["converged"]
+        if "n_samples_seen" in record:
+            self.n_samples_seen_ = record["n_samples_seen"]
 
     # ---- what was found ----
 
@@ -149,56 +261,6 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     def n_parameters(self) -> int:
         raise NotImplementedError
 
-    # ---- files ----
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to an .npz file (no pickle). It appears whole or not at all.
-
-        Constructor arguments that are not plain values (a callback, given starting arrays, a
-        RandomState) are not kept.
-        """
-        arrays = self._fitted().arrays()
-        arguments = {name: _plain_argument(value) for name, value in self.get_params().items()}
-        record: dict[str, Any] = {
-            "estimator": type(self).__name__,
-            "parameters": {n: value for n, value in arguments.items() if value is not _UNSAVED},
-            "runs": [asdict(run) for run in self.runs_],
-            "n_iter": self.n_iter_,
-            "log_likelihood": self.log_likelihood_,
-            "converged": self.converged_,
-        }
-        if hasattr(self, "n_samples_seen_"):
-            record["n_samples_seen"] = self.n_samples_seen_
-        arrays["record"] = np.array(json.dumps(record, default=_plain))
-        arrays["history"] = np.array(self.history_)
-        if hasattr(self, "feature_names_in_"):
-            arrays["feature_names"] = np.array(self.feature_names_in_, dtype=str)
-        save_arrays(path, "model", arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a fitted model that `save` wrote."""
-        arrays = load_arrays(path, "model")
-        with refusing(path):
-            record = json.loads(str(arrays["record"]))
-            arguments, written_by = record["parameters"], record["estimator"]
-            known = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
-            if written_by not in known:
-                raise ValueError(f"it holds a {written_by}, not a {cls.__name__}")
-            model = known[written_by](**arguments)
-            model.parameters_ = model._learned.from_arrays(arrays)
-            model.runs_ = [Run(**run) for run in record["runs"]]
-            model.history_ = arrays["history"].tolist()
-            model.n_iter_ = record["n_iter"]
-            model.log_likelihood_ = record["log_likelihood"]
-            model.converged_ = record["converged"]
-            if "n_samples_seen" in record:
-                model.n_samples_seen_ = record["n_samples_seen"]
-        model.n_features_in_ = model.parameters_.n_features
-        if "feature_names" in arrays:
-            model.feature_names_in_ = arrays["feature_names"].astype(object)
-        return model
-
     # ---- fitting ----
 
     def _warn_if_cut_short(self, reason: str) -> None:
@@ -209,16 +271,6 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-    @contextmanager
-    def _unchanged_on_error(self) -> Iterator[None]:
-        """A fit that fails leaves the estimator as it was."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
 
     # ---- scikit-learn ----
 
@@ -232,21 +284,24 @@ class SparseCodingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             ensure_all_finite="allow-nan" if self._takes_missing else True,
         )
 
-    def _fitted(self) -> Any:
-        check_is_fitted(self, "parameters_")
-        return self.parameters_
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.parameters_.n_latents
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "parameters_")
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def threads(n_jobs: int | None) -> int:
+    """The number of threads that n_jobs asks for."""
+    if n_jobs is None:
+        return 1
+    if n_jobs == -1:
+        return os.cpu_count() or 1
+    return int(n_jobs)
+
+
+def pool(n_threads: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    """Where so many threads work; None for the one that asks."""
+    return ThreadPoolExecutor(n_threads) if n_threads > 1 else nullcontext()
 
 
 _UNSAVED = object()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.random import Generator
 
 from ._arrays import Array
+from ._estimator import SparseCodingEstimator
+from .checkpoint import Checkpoint, Journal
 from .estimator import GaussianSparseCoding
 from .initialise import heavy_tailed, random_rotations
 from .m_step import LEARNABLE, Model
@@ -44,7 +47,7 @@ class Annealing(NamedTuple):
     iterations: int
 
 
-_FROM_ANYWHERE = Annealing(0.3, 60)
+_FROM_ANYWHERE = Annealing(0.3, 40)
 _FROM_NOISE_FREE = Annealing(0.01, 30)
 _NONE = Annealing(0.0, 0)
 
@@ -89,6 +92,34 @@ class Candidate:
     attempts: list[Attempt]
     best: int
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything as named arrays: what a checkpoint holds."""
+        plain = [
+            {n: v for n, v in run._asdict().items() if n not in ("mixing", "history")}
+            for run in self.attempts
+        ]
+        record = {"family": self.family, "n_parameters": self.n_parameters, "best": self.best}
+        record |= {"noise_variance": self.noise_variance, "attempts": plain}
+        arrays = {f"model_{name}": array for name, array in self.model.arrays().items()}
+        for number, run in enumerate(self.attempts):
+            arrays[f"mixing_{number}"], arrays[f"history_{number}"] = (
+                run.mixing,
+                np.array(run.history),
+            )
+        return arrays | {"candidate": np.array(json.dumps(record, default=np.generic.item))}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> Candidate:
+        record = json.loads(str(arrays["candidate"]))
+        record["attempts"] = [
+            Attempt(arrays[f"mixing_{i}"], history=arrays[f"history_{i}"].tolist(), **plain)
+            for i, plain in enumerate(record["attempts"])
+        ]
+        of_model = {
+            n.removeprefix("model_"): a for n, a in arrays.items() if n.startswith("model_")
+        }
+        return cls(model=SparseCodingEstimator.from_arrays(of_model), **record)
+
     @property
     def log_likelihood(self) -> float:
         return self.attempts[self.best].log_likelihood
@@ -115,8 +146,10 @@ class Mixture:
         rng: Generator,
         executor: Executor | None = None,
         watch: Callable[[Told], object] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.data, self.rng, self.watch = X, rng, watch
+        self._checkpoint, self._n_fits = checkpoint, 0
         everything = Expectation(X, "full", X.mean(axis=0, dtype=np.float64))
         self.mean = X.mean(axis=0, dtype=np.float64)
         self.covariance = everything.yy / len(X)
@@ -127,6 +160,13 @@ class Mixture:
         if len(X) > _SEARCH_POINTS:
             rows = rng.choice(len(X), _SEARCH_POINTS, replace=False)
             self.search = Expectation(X[rows], "isotropic", self.mean, executor)
+
+    def journal(self) -> Journal | None:
+        """Where the next fit is kept: with the same seed they always come in the same order."""
+        if self._checkpoint is None:
+            return None
+        self._n_fits += 1
+        return self._checkpoint.journal(str(self._n_fits))
 
     def seed(self) -> int:
         return int(self.rng.integers(np.iinfo(np.int32).max))
@@ -151,7 +191,9 @@ class Mixture:
 
 def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -> Candidate:
     """Independent sources without noise, their densities learned or Laplacian."""
-    n_runs = 0
+    seed, journal, n_runs = mixture.seed(), mixture.journal(), 0
+    if journal is not None and journal.saved is not None:
+        return Candidate.from_arrays(journal.saved)
 
     def tell(progress: Progress) -> object:
         assert mixture.watch is not None
@@ -166,7 +208,7 @@ def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -
         unmixing="orthogonal" if family == ORTHOGONAL else "free",
         densities="laplacian" if family == NOISE_FREE_LAPLACIAN else "learned",
         n_init=n_init,
-        random_state=mixture.seed(),
+        random_state=seed,
         callback=tell if mixture.watch else None,
     )
     runs = model.fit_runs(mixture.data)
@@ -183,7 +225,7 @@ def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -
         )
         for run in [*runs.refined, *runs.searched]
     ]
-    return Candidate(
+    candidate = Candidate(
         family,
         model,
         model.n_parameters,
@@ -191,6 +233,9 @@ def fit_noise_free(mixture: Mixture, n_sources: int, family: str, n_init: int) -
         attempts,
         runs.best,
     )
+    if journal is not None:
+        journal.keep(candidate.arrays())
+    return candidate
 
 
 def most_likely(results: list[Result], tie: float = 0.0) -> int:
@@ -243,7 +288,9 @@ class Noisy:
         kept = results[best]
         if race is not None and kept.reason == "max_iter":
             last = Start(kept.parameters, _NONE)
-            more = self._run(mixture, mixture.search, last, best, len(starts), needed)
+            more = self._run(
+                mixture, mixture.search, last, best, len(starts), needed, done=kept.n_iter
+            )
             kept = results[best] = more.after(kept)
         if mixture.search is not mixture.expectation:
             last = Start(kept.parameters, _NONE)
@@ -289,11 +336,13 @@ class Noisy:
         n_runs: int,
         needed: bool,
         race: int | None = None,
+        done: int = 0,
     ) -> Result:
         def tell(progress: Progress) -> object:
             assert mixture.watch is not None
-            told = Told(self.name, number, n_runs, progress.iteration, progress.log_likelihood)
-            return mixture.watch(told)
+            iteration = done + progress.iteration
+            told = Told(self.name, number, n_runs, iteration, progress.log_likelihood)
+            return (progress.iteration > 0 or done == 0) and mixture.watch(told)
 
         floor, annealed = NOISE_FLOOR * mixture.variance, start.annealing.iterations
         result = maximise(
@@ -307,6 +356,7 @@ class Noisy:
             max_iter=_ITERATIONS if race is None else annealed + race,
             tol=_TOLERANCE,
             callback=tell if mixture.watch else None,
+            journal=mixture.journal(),
         )
         if result.reason == "interrupted":
             raise KeyboardInterrupt
@@ -340,8 +390,8 @@ def fit_noisy(
 
     fixed = Noisy(LAPLACIAN, family, learn=("components", "noise", "mean"))
     starts = [rotated_start(mixture, prior) for _ in range(n_init or 1)]
-    near = [unit_start(mixture, noise_free.laplacian, prior)] if noise_free else starts
-    candidates = [fixed.fit(mixture, near, needed=needed)]
+    near = [unit_start(mixture, noise_free.laplacian, prior)] if noise_free else []
+    candidates = [fixed.fit(mixture, [*near, *starts], needed=needed)]
     starts.append(going_on(mixture, candidates[0]))
     candidates.append(shared.fit(mixture, starts, needed=needed))
     learned = noise_free and noise_free.learned

@@ -6,7 +6,6 @@ what was found; nothing here knows their meaning.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from . import __version__
+from ._files import lock
 from .parameters import load_arrays, refusing, write_arrays
 
 SECONDS = 10.0  # between writes, so that a kill costs little work
@@ -122,9 +122,9 @@ class Checkpoint:
             self._path.unlink(missing_ok=True)
         self._file.close()
 
-    def journal(self, run: int) -> Journal:
-        """Where a run is kept."""
-        return Journal(self, str(run))
+    def journal(self, run: str) -> Journal:
+        """Where the run of this name, which has no "/", is kept."""
+        return Journal(self, run)
 
     def saved(self, run: str) -> dict[str, np.ndarray] | None:
         return self._kept.get(run)
@@ -224,12 +224,7 @@ def _claim(path: Path, flags: int) -> BinaryIO:
     """Open a file for this fit alone; BlockingIOError if another one has it."""
     file = os.fdopen(os.open(path, flags, 0o666), "rb" if flags == os.O_RDONLY else "r+b")
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return file  # a file system without locks
+        lock(file)
         if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
             raise BlockingIOError  # replaced in between, by another one
     except BaseException:

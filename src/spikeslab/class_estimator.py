@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial, reduce
-from operator import add
-from typing import NamedTuple, Self
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from ._arrays import Array
-from ._checks import check_choice, check_integer, check_real
+from ._arrays import Array, as_array
+from ._checks import check_choice, check_integer, check_jobs, check_real
+from ._estimator import StoredEstimator, pool, threads
+from .blocks import add_up, row_slices
 from .class_m_step import BACKGROUNDS, Pull, class_m_step
 from .class_statistics import ClassInference, ClassStatistics, Clean
 from .classes import ClassParameters
 from .truncated import TruncatedInference, check_truncation
 
-_BLOCK = 4096  # points that are looked at together
+_BLOCK = 1024  # points that are looked at together
 _FREE_TO_SCORE = 2  # latents, for deciding about classes
 _FORGETTING = 0.6  # a step counts (step + 2)^-this at least
 
@@ -41,13 +42,17 @@ class ClassProgress(NamedTuple):
     parameters: ClassParameters
 
 
-class ClasswiseSparseCoding(BaseEstimator):
+T = TypeVar("T")
+
+
+class ClasswiseSparseCoding(StoredEstimator):
     """Sparse coding with classes of samples that share one dictionary.
 
     A class has its own probabilities and variances of the latents, and a dense Gaussian background
     of its own: what is smooth, what has edges and what is textured are told apart, while all use
     the same directions. Given its class a sample follows the model of `GaussianSparseCoding`. With
-    one class and no background it is that model.
+    one class and no background it is that model. (It is a class of its own, as `GaussianMixture` is
+    beside `FactorAnalysis`: what else `GaussianSparseCoding` can do is not for classes of samples.)
 
     Parameters
     ----------
@@ -71,6 +76,9 @@ class ClasswiseSparseCoding(BaseEstimator):
         Strength of the light regularisation toward what the classes have in common and toward
         small backgrounds; 0 is maximum likelihood, 1 right for independent samples. Where samples
         repeat each other, as overlapping patches do, so many as count for one.
+    n_jobs : int, default=None
+        Threads for blocks of samples; the result does not depend on it. None means 1, -1 all
+        processors.
     random_state : int, RandomState instance or None, default=None
     callback : callable, default=None
         Called with a `ClassProgress` after every step; returning True ends the fit.
@@ -100,9 +108,9 @@ class ClasswiseSparseCoding(BaseEstimator):
     True
     """
 
+    _learned = ClassParameters
     parameters_: ClassParameters
     mean_: Array
-    history_: list[float]
 
     def __init__(
         self,
@@ -116,6 +124,7 @@ class ClasswiseSparseCoding(BaseEstimator):
         n_steps: int = 90,
         batch_size: int | None = 4096,
         pull: float = 1.0,
+        n_jobs: int | None = None,
         random_state=None,
         callback: Callable[[ClassProgress], object] | None = None,
     ) -> None:
@@ -128,6 +137,7 @@ class ClasswiseSparseCoding(BaseEstimator):
         self.n_steps = n_steps
         self.batch_size = batch_size
         self.pull = pull
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.callback = callback
 
@@ -135,8 +145,14 @@ class ClasswiseSparseCoding(BaseEstimator):
 
     def fit(self, X, y=None) -> Self:
         """Fit the model to samples X of shape (n_samples, n_features); y is ignored."""
-        self._check()
-        X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        with self._unchanged_on_error():
+            self._check()
+            X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            with pool(threads(self.n_jobs)) as executor:
+                self._fit(X, executor)
+        return self
+
+    def _fit(self, X: Array, executor: Executor | None) -> None:
         rng = np.random.default_rng(
             check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         )
@@ -161,20 +177,21 @@ class ClasswiseSparseCoding(BaseEstimator):
         for step in range(1, self.n_steps + 1):
             rows = next(batches)
             q = guide[rows] if step <= _GUIDED_STEPS else None
-            new = (len(X) / len(rows)) * self._statistics(parameters, X[rows], q)
+            new = (len(X) / len(rows)) * self._statistics(parameters, X[rows], q, executor)
             history.append(new.bound / len(X))
             share = max((step + 1) ** -_FORGETTING, len(rows) / len(X))
             kept = new if kept is None else (1 - share) * kept + share * new
             parameters = learn(parameters, kept)
-            progress = ClassProgress(step, self.n_steps, history[-1], parameters)
-            if self.callback is not None and self.callback(progress):
+            if self.callback is not None and self.callback(
+                ClassProgress(step, self.n_steps, history[-1], parameters.canonical())
+            ):
                 break
-        self.parameters_, self.mean_, self.history_ = parameters, mean, history
-        return self
+        self.parameters_, self.mean_, self.history_ = parameters.canonical(), mean, history
 
     def _check(self) -> None:
         for name in ("n_components", "n_classes", "n_steps"):
             check_integer(name, getattr(self, name), 1)
+        check_jobs(self.n_jobs)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, 1)
         check_choice("background", self.background, BACKGROUNDS)
@@ -214,11 +231,12 @@ class ClasswiseSparseCoding(BaseEstimator):
         )
 
     def _statistics(
-        self, parameters: ClassParameters, X: Array, q: Array | None
+        self, parameters: ClassParameters, X: Array, q: Array | None, executor: Executor | None
     ) -> ClassStatistics:
         infer = self._inference(parameters).statistics
-        parts = [infer(X[rows], None if q is None else q[rows]) for rows in _blocks(len(X))]
-        return reduce(add, parts)
+        if q is None:
+            return add_up(_in_blocks(infer, executor, X))
+        return add_up(_in_blocks(infer, executor, X, q))
 
     def _inference(self, parameters: ClassParameters) -> ClassInference:
         free, active = self._truncation()
@@ -236,10 +254,13 @@ class ClasswiseSparseCoding(BaseEstimator):
     def components_(self) -> Array:
         return self._fitted().mixing.T
 
+    def transform(self, X) -> Array:
+        """Posterior mean of the latents, shape (n_samples, n_components)."""
+        return np.concatenate(self._each(self._inference(self._fitted()).latents, X))
+
     def score_samples(self, X) -> Array:
         """Lower bound on the log density of each sample, (n_samples,)."""
-        inference, X = self._inference(self._fitted()), self._centred(X)
-        return np.concatenate([inference.bound(X[rows]) for rows in _blocks(len(X))])
+        return np.concatenate(self._each(self._inference(self._fitted()).bound, X))
 
     def score(self, X, y=None) -> float:
         """Its mean over the samples; y is ignored."""
@@ -249,8 +270,7 @@ class ClasswiseSparseCoding(BaseEstimator):
         """Probabilities of the classes of each sample, (n_samples, n_classes); those below 1/1000
         are 0.
         """
-        inference, X = self._inference(self._fitted()), self._centred(X)
-        return np.concatenate([inference.responsibilities(X[rows]) for rows in _blocks(len(X))])
+        return np.concatenate(self._each(self._inference(self._fitted()).responsibilities, X))
 
     def clean(self, X, noise_variance: float | None = None) -> Clean:
         """Posterior mean of the samples without their noise, and its variance summed over the
@@ -261,17 +281,27 @@ class ClasswiseSparseCoding(BaseEstimator):
         parameters = self._fitted()
         if noise_variance is not None:
             parameters = parameters.with_noise(noise_variance)
-        inference, X = self._inference(parameters), self._centred(X)
-        parts = [inference.clean(X[rows]) for rows in _blocks(len(X))]
+        parts = self._each(self._inference(parameters).clean, X)
         mean, variance = (np.concatenate(each) for each in zip(*parts, strict=True))
         return Clean(mean + self.mean_, variance)
 
-    def _fitted(self) -> ClassParameters:
-        check_is_fitted(self, "parameters_")
-        return self.parameters_
+    def _each(self, of: Callable[[Array], T], X) -> list[T]:
+        """What `of` says of blocks of samples less the mean."""
+        X = validate_data(self, X, reset=False, dtype=np.float64) - self.mean_
+        with pool(threads(self.n_jobs)) as executor:
+            return list(_in_blocks(of, executor, X))
 
-    def _centred(self, X) -> Array:
-        return validate_data(self, X, reset=False, dtype=np.float64) - self.mean_
+    # ---- files ----
+
+    def _record(self) -> dict[str, Any]:
+        return {}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return super().arrays() | {"mean": self.mean_}
+
+    def _restore(self, record: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        super()._restore(record, arrays)
+        self.mean_ = as_array("mean", arrays["mean"], (self.n_features_in_,))
 
 
 def _by_energy(X: Array, n_classes: int) -> Array:
@@ -293,5 +323,11 @@ def _batches(n_points: int, size: int, rng: np.random.Generator) -> Iterator[np.
             yield order[start : start + size]
 
 
-def _blocks(n_points: int) -> Iterator[slice]:
-    return (slice(start, start + _BLOCK) for start in range(0, n_points, _BLOCK))
+def _in_blocks(of: Callable[..., T], executor: Executor | None, *arrays: Array) -> Iterator[T]:
+    """What `of` says of each block of rows of the arrays, in their order."""
+    slices = row_slices(len(arrays[0]), _BLOCK)
+
+    def one(rows: slice) -> T:
+        return of(*(array[rows] for array in arrays))
+
+    return map(one, slices) if executor is None else executor.map(one, slices)

@@ -51,8 +51,9 @@ def class_m_step(
     """Parameters with which the bound is no lower, the pull aside.
 
     W is updated with the backgrounds as further latents, the backgrounds then with that W. The
-    slabs' common scale moves into W (parameter expansion). With a `noise_floor` the noise variance
-    is learned too, for which there must be no background.
+    slabs' common scale is learned with the slabs (parameter expansion), and stays there: what is
+    remembered of earlier batches is in units of it. With a `noise_floor` the noise variance is
+    learned too, for which there must be no background.
     """
     total = float(s.n.sum())
     mixing = _mixing(old, s)
@@ -82,10 +83,10 @@ def class_m_step(
     shares = np.maximum(s.n / total, _RAREST)
     return unchecked(
         ClassParameters,
-        mixing=mixing * np.sqrt(common),
+        mixing=mixing,
         shares=shares / shares.sum(),
         activation=np.clip(activation, _RAREST, 1.0),
-        slab_variances=slab_variances / common,
+        slab_variances=slab_variances,
         backgrounds=backgrounds,
         noise_variance=noise_variance,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -75,11 +76,19 @@ class ClassInference:
         with np.errstate(divide="ignore"):
             self._log_shares = np.log(parameters.shares)
 
+    @cached_property
+    def _inferences(self) -> list[TruncatedInference]:
+        return [self._infer(model) for model in self._models]
+
+    @cached_property
+    def _scorers(self) -> list[TruncatedInference]:
+        return [self._score(model) for model in self._models]
+
     def responsibilities(self, Y: Array) -> Array:
         """Probabilities of the classes of each point, (N, R); the negligible ones are 0."""
         if len(self._models) == 1:
             return np.ones((len(Y), 1))
-        scores = [self._score(model).log_evidence(Y) for model in self._models]
+        scores = [scorer.log_evidence(Y) for scorer in self._scorers]
         q: Array = softmax(np.stack(scores, axis=1) + self._log_shares, axis=1)
         q[q < NEGLIGIBLE] = 0
         q /= q.sum(axis=1, keepdims=True)
@@ -89,10 +98,10 @@ class ClassInference:
         """For each class that has any, its number and inference, the rows that may belong to it,
         and with what probabilities.
         """
-        for number, model in enumerate(self._models):
+        for number, inference in enumerate(self._inferences):
             rows = np.flatnonzero(q[:, number])
             if len(rows):
-                yield number, self._infer(model), rows, q[rows, number]
+                yield number, inference, rows, q[rows, number]
 
     def _evidence(self, number: int, log_evidence: Array, q: Array) -> Array:
         """What a class adds to the bound of its points."""
@@ -104,6 +113,13 @@ class ClassInference:
         for number, inference, rows, q in self._members(self.responsibilities(Y)):
             total[rows] += self._evidence(number, inference.log_evidence(Y[rows]), q)
         return total
+
+    def latents(self, Y: Array) -> Array:
+        """Posterior mean of the latents of each point, (N, H)."""
+        mean = np.zeros((len(Y), self.parameters.n_latents))
+        for _, inference, rows, q in self._members(self.responsibilities(Y)):
+            mean[rows] += q[:, None] * inference.moments(Y[rows], each=True).mean
+        return mean
 
     def statistics(self, Y: Array, q: Array | None = None) -> ClassStatistics:
         """Sums over the points; `q` are responsibilities to use instead of the inferred ones."""

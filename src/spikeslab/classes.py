@@ -12,7 +12,8 @@ which no few directions explain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -20,12 +21,12 @@ from numpy.random import Generator
 from ._arrays import Array, as_array, frozen
 from ._checks import check_real
 from .noise import FullNoise, IsotropicNoise, Noise
-from .parameters import Parameters
+from .parameters import Mixing, Parameters
 from .prior import Prior
 
 
 @dataclass(frozen=True, eq=False)
-class ClassParameters:
+class ClassParameters(Mixing):
     """Everything that is learned of R classes with H latents in D dimensions.
 
     Parameters
@@ -70,13 +71,14 @@ class ClassParameters:
             noise_variance=float(self.noise_variance),
         )
 
-    @property
-    def n_features(self) -> int:
-        return self.mixing.shape[0]
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything as named arrays: what a file holds."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
-    @property
-    def n_latents(self) -> int:
-        return self.mixing.shape[1]
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Any]) -> ClassParameters:
+        given = {field.name: arrays[field.name] for field in fields(cls)}
+        return cls(**given | {"noise_variance": float(given["noise_variance"])})
 
     @property
     def n_classes(self) -> int:
@@ -98,6 +100,14 @@ class ClassParameters:
             np.stack([np.zeros_like(slab), self.slab_variances[number]], axis=1),
         )
         return Parameters(self.mixing, np.zeros(self.n_features), prior, self.noise(number))
+
+    def canonical(self) -> ClassParameters:
+        """The same density with latents whose variance is 1 where they are active in any class."""
+        weights = self.shares[:, None] * self.activation
+        scale = np.sqrt((weights * self.slab_variances).sum(axis=0) / weights.sum(axis=0))
+        return replace(
+            self, mixing=self.mixing * scale, slab_variances=self.slab_variances / scale**2
+        )
 
     def with_noise(self, variance: float) -> ClassParameters:
         """The same signals in white noise of another variance."""

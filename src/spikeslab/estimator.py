@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from ._arrays import Array, as_array
-from ._checks import check_bool, check_choice, check_integer, check_real
-from ._estimator import Run, SparseCodingEstimator, print_run
+from ._checks import check_bool, check_choice, check_integer, check_jobs, check_real
+from ._estimator import Run, SparseCodingEstimator, pool, print_run, threads
 from .blocks import ArrayRows, Rows, Survey, open_rows, refuse
 from .checkpoint import Checkpoint, Digest, Journal, digest
 from .initialise import STARTS, data_start, observed_covariance
@@ -27,11 +27,11 @@ from .maximise import Progress, Result, maximise
 from .metrics import orthogonality_deviation
 from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
-from .online import Online, begin, maximise_online, step
+from .online import Batch, Online, begin, maximise_online, step
 from .parameters import Parameters
 from .posterior import LatentInference, Posterior
 from .prior import PriorFamily
-from .statistics import EStep, Expectation, block_points, block_slices
+from .statistics import EStep, Expectation, Statistics, block_points, block_slices
 from .truncated import TruncatedInference, check_truncation
 
 _DEFAULT_COMPONENTS = 8
@@ -313,7 +313,7 @@ default="pca"
             )
             floor = self.min_noise * state.statistics.variance / old.n_features
             begun = perf_counter()
-            with _pool(_threads(self.n_jobs)) as executor:
+            with pool(threads(self.n_jobs)) as executor:
                 batch = Expectation(rows, model.noise, shift, executor, self._infer)
                 state, total = step(model, state, batch, floor, expand=bool(self.accelerate))
             self.parameters_ = model.canonical(state.parameters).shifted(shift)
@@ -372,8 +372,7 @@ default="pca"
                 check_integer("anneal", self.anneal, 0)
         if isinstance(self.init, str):
             check_choice("init", self.init, (*STARTS, "data"))
-        if self.n_jobs is not None and self.n_jobs != -1:
-            check_integer("n_jobs", self.n_jobs, 1)
+        check_jobs(self.n_jobs)
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback must be callable, got {self.callback!r}")
         learn = LEARNABLE
@@ -460,7 +459,7 @@ default="pca"
         variance: float,
         checkpoint: Checkpoint | None,
     ) -> list[Result]:
-        n_jobs = _threads(self.n_jobs)
+        n_jobs = threads(self.n_jobs)
         side_by_side = n_jobs > 1 and len(starts) > 1
         submitted, stop = Event(), Event()
 
@@ -473,8 +472,8 @@ default="pca"
 
         floor = self.min_noise * variance
 
-        def journal(number: int) -> Journal | None:
-            return None if checkpoint is None else checkpoint.journal(number)
+        def journal(run: int | str) -> Journal | None:
+            return None if checkpoint is None else checkpoint.journal(str(run))
 
         def maximum(number: int, data: Expectation, callback, journal) -> Result:
             start = starts[number]()
@@ -497,10 +496,18 @@ default="pca"
         def in_batches(number: int, data: Expectation, size: int) -> Result:
             """A sample's maximum, refined in passes over all data."""
 
-            def batches(iteration: int, size: int = size) -> Iterator[Expectation]:
+            def of(batch: Rows) -> Expectation:
+                return Expectation(batch, model.noise, mean, data.executor, self._infer)
+
+            def statistics_of(batch: Rows, parameters: Parameters) -> Statistics:
+                return of(batch)(parameters)
+
+            def batches(iteration: int) -> Iterator[Batch]:
                 rng = np.random.default_rng((seeds[number], iteration))
                 for batch in rows.batches(size, rng):
-                    yield Expectation(batch, model.noise, mean, data.executor, self._infer)
+                    yield partial(
+                        statistics_of, batch
+                    )  # nothing is done for those that are skipped
                     if stop.is_set():
                         raise KeyboardInterrupt
 
@@ -509,7 +516,8 @@ default="pca"
                     raise KeyboardInterrupt
 
             n_sample = min(max(size, _SAMPLE), rows.shape[0])
-            found = maximum(number, next(batches(0, n_sample)), unless_stopped, None)
+            sample = next(rows.batches(n_sample, np.random.default_rng((seeds[number], 0))))
+            found = maximum(number, of(sample), unless_stopped, journal(f"sample of {number}"))
             if found.reason == "interrupted":
                 return found
             refined = maximise_online(
@@ -542,7 +550,7 @@ default="pca"
                 print_run(number, result.log_likelihood, result.n_iter, result.reason)
             return result
 
-        with _pool(n_jobs) as executor:
+        with pool(n_jobs) as executor:
             blocks_on = None if side_by_side else executor
             data = Expectation(rows, model.noise, mean, blocks_on, self._infer)
             if side_by_side and executor is not None:
@@ -729,18 +737,6 @@ def _infer(
     if _truncates(inference, parameters.prior.weights.shape):
         return TruncatedInference(parameters, n_free, max_active)
     return InferenceWithMissing(parameters)
-
-
-def _threads(n_jobs: int | None) -> int:
-    if n_jobs is None:
-        return 1
-    if n_jobs == -1:
-        return os.cpu_count() or 1
-    return int(n_jobs)
-
-
-def _pool(n_threads: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
-    return ThreadPoolExecutor(n_threads) if n_threads > 1 else nullcontext()
 
 
 def _survey(rows: Rows) -> Survey:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._arrays import Array
+from ._files import whole_file
 from .parameters import refusing
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF"}
@@ -77,20 +78,8 @@ class Picture:
         format_ = _format_of(Path(path))
         if format_ == "JPEG":
             options["quality"] = _JPEG_QUALITY
-        save_whole(path, lambda file: _pillow().fromarray(values).save(file, format_, **options))
-
-
-def save_whole(path: str | os.PathLike[str], write: Any) -> None:
-    """Call `write` with an open file that becomes `path` when all is done."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            write(file)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        with whole_file(path) as file:
+            _pillow().fromarray(values).save(file, format_, **options)
 
 
 def read_picture(path: str | os.PathLike[str]) -> Picture:

@@ -292,7 +292,7 @@ def maximise(
                 journal.keep(result.arrays() | maximiser.arrays(state) | {"quiet": np.array(quiet)})
     except KeyboardInterrupt:
         result.reason = "interrupted"
-    result.parameters = model.canonical(result.parameters)
+    result.parameters = model.canonical(result.parameters).as_read()
     result.n_evaluations = maximiser.n_evaluations
     if journal is not None and result.reason != "interrupted":
         journal.keep(result.arrays())

@@ -11,6 +11,7 @@ from numpy.random import Generator
 from scipy.special import logsumexp
 
 from ._arrays import Array, as_array, frozen
+from .parameters import Mixing
 from .prior import Prior
 
 
@@ -28,7 +29,7 @@ class SourcePosterior(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class NoiseFreeParameters:
+class NoiseFreeParameters(Mixing):
     """``y = offset + mixing @ x + r`` with ``x`` from `prior`.
 
     The residual r is Gaussian, orthogonal to the columns of `mixing`, and there is none where
@@ -70,14 +71,6 @@ class NoiseFreeParameters:
                 f"got {residual:g}"
             )
         frozen(self, mixing=mixing, offset=offset, residual_variance=residual)
-
-    @property
-    def n_features(self) -> int:
-        return self.mixing.shape[0]
-
-    @property
-    def n_latents(self) -> int:
-        return self.mixing.shape[1]
 
     @cached_property
     def unmixing(self) -> Array:

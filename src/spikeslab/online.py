@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -34,6 +35,16 @@ class Online(NamedTuple):
     parameters: Parameters
     statistics: Statistics  # of one point
     n_seen: float
+
+
+class Pass(NamedTuple):
+    """How far a pass over all data has come: all that its next batch depends on."""
+
+    state: Online
+    n_before: float  # points seen before the pass
+    quiet: int = 0  # passes in a row before it that were no better than the best
+    n_batches: int = 0  # of this pass so far
+    total: float = 0.0  # their log-likelihood
 
 
 def begin(parameters: Parameters, n_seen: float = 0.0) -> Online:
@@ -121,7 +132,7 @@ def maximise_online(
     run : int
         Number of this run, for the callback.
     journal : Journal, optional
-        Where the run is kept between passes, and gone on with, bit for bit.
+        Where the run is kept between batches, and gone on with, bit for bit.
 
     Returns
     -------
@@ -132,34 +143,39 @@ def maximise_online(
     saved = None if journal is None else journal.saved
     if saved is not None and "quiet" not in saved:  # finished
         return Result.from_arrays(saved)
-    state, result, quiet = begin(start, n_seen), Result(start, -np.inf), 0
     if saved is not None:
-        state, result, quiet = _restore(saved)
+        at, result = _restore(saved)
+    else:
+        start = start.as_read()
+        at, result = Pass(begin(start, n_seen), n_seen), Result(start, -np.inf)
     try:
         while result.n_iter < max_iter:
-            begun, before, total = perf_counter(), state.n_seen, 0.0
-            for batch in batches(result.n_iter + 1):
-                state, gained = step(model, state, batch, noise_floor, n_points, expand)
-                total += gained
-            # of the layout in memory that it has when read from a file: the last bits depend on it
-            state = state._replace(parameters=Parameters.from_arrays(state.parameters.arrays()))
-            n_seen = state.n_seen - before
-            rate, mean = n_seen / (perf_counter() - begun), total / n_seen
-            quiet = 0 if mean > result.log_likelihood + tol else quiet + 1
+            begun, seen_then = perf_counter(), at.state.n_seen
+            for batch in islice(batches(result.n_iter + 1), at.n_batches, None):
+                state, gained = step(model, at.state, batch, noise_floor, n_points, expand)
+                at = at._replace(
+                    state=state._replace(parameters=state.parameters.as_read()),
+                    n_batches=at.n_batches + 1,
+                    total=at.total + gained,
+                )
+                if journal is not None and journal.due:
+                    journal.keep(_arrays(at, result))
+            rate = (at.state.n_seen - seen_then) / (perf_counter() - begun)
+            mean = at.total / (at.state.n_seen - at.n_before)
+            quiet = 0 if mean > result.log_likelihood + tol else at.quiet + 1
+            at = Pass(at.state, at.state.n_seen, quiet)
             if mean > result.log_likelihood:
-                result.parameters, result.log_likelihood = state.parameters, mean
+                result.parameters, result.log_likelihood = at.state.parameters, mean
             result.history.append(mean)
             result.n_iter += 1
             if callback is not None and callback(
-                Progress(run, result.n_iter, mean, model.canonical(state.parameters), rate)
+                Progress(run, result.n_iter, mean, model.canonical(at.state.parameters), rate)
             ):
                 result.reason = "callback"
                 break
             if quiet == _PATIENCE:
                 result.converged, result.reason = True, "converged"
                 break
-            if journal is not None and journal.due:
-                journal.keep(_arrays(state, result, quiet))
         statistics = whole(result.parameters)
         result.log_likelihood = statistics.log_likelihood / statistics.n
         result.history.append(result.log_likelihood)
@@ -171,19 +187,25 @@ def maximise_online(
     return result
 
 
-def _arrays(state: Online, result: Result, quiet: int) -> dict[str, np.ndarray]:
-    """All that further passes depend on."""
-    now = {f"now_{name}": array for name, array in state.parameters.arrays().items()}
-    mean = {f"mean_{f.name}": getattr(state.statistics, f.name) for f in fields(Statistics)}
-    numbers = {"n_seen": state.n_seen, "quiet": quiet}
+_NUMBERS = ("n_before", "quiet", "n_batches", "total")  # of a pass
+
+
+def _arrays(at: Pass, result: Result) -> dict[str, np.ndarray]:
+    """All that further batches depend on."""
+    now = {f"now_{name}": array for name, array in at.state.parameters.arrays().items()}
+    statistics = at.state.statistics
+    mean = {f"mean_{f.name}": getattr(statistics, f.name) for f in fields(Statistics)}
+    numbers = {name: getattr(at, name) for name in _NUMBERS} | {"n_seen": at.state.n_seen}
     return result.arrays() | now | mean | {n: np.array(value) for n, value in numbers.items()}
 
 
-def _restore(saved: dict[str, np.ndarray]) -> tuple[Online, Result, int]:
+def _restore(saved: dict[str, np.ndarray]) -> tuple[Pass, Result]:
     now = {name[4:]: array for name, array in saved.items() if name.startswith("now_")}
     parts: dict[str, Any] = {f.name: saved[f"mean_{f.name}"] for f in fields(Statistics)}
     parts |= {name: float(parts[name]) for name in ("n", "log_likelihood")}
-    result = Result.from_arrays(saved)
-    result.n_iter, result.log_likelihood = len(result.history), max(result.history)
     state = Online(Parameters.from_arrays(now), Statistics(**parts), float(saved["n_seen"]))
-    return state, result, int(saved["quiet"])
+    numbers = {name: saved[name].item() for name in _NUMBERS}
+    result = Result(Parameters.from_arrays(saved), -np.inf, saved["history"].tolist())
+    if result.history:
+        result.n_iter, result.log_likelihood = len(result.history), max(result.history)
+    return Pass(state, **numbers), result

@@ -7,21 +7,35 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.random import Generator
 
 from ._arrays import Array, as_array, frozen
+from ._files import whole_file
 from .noise import Noise, make_noise
 from .prior import Prior
 
 FORMAT = 1
 
 
+class Mixing:
+    """What has a mixing matrix of shape (D, H) has its shape."""
+
+    mixing: Array
+
+    @property
+    def n_features(self) -> int:
+        return self.mixing.shape[0]
+
+    @property
+    def n_latents(self) -> int:
+        return self.mixing.shape[1]
+
+
 @dataclass(frozen=True, eq=False)
-class Parameters:
+class Parameters(Mixing):
     """``y = offset + mixing @ x + e`` with ``x`` from `prior` and ``e`` from `noise`.
 
     Parameters
@@ -55,14 +69,6 @@ class Parameters:
                 f"the noise has {self.noise.n_features} features, the mixing {len(mixing)}"
             )
         frozen(self, mixing=mixing, offset=offset)
-
-    @property
-    def n_features(self) -> int:
-        return self.mixing.shape[0]
-
-    @property
-    def n_latents(self) -> int:
-        return self.mixing.shape[1]
 
     @property
     def mean(self) -> Array:
@@ -110,6 +116,12 @@ class Parameters:
         noise = make_noise(str(arrays["noise_kind"]), arrays["noise"], len(arrays["offset"]))
         return cls(arrays["mixing"], arrays["offset"], prior, noise)
 
+    def as_read(self) -> Parameters:
+        """With the layout in memory of parameters from a file: the last bits of what is computed
+        from them depend on it.
+        """
+        return Parameters.from_arrays(self.arrays())
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file; it appears whole or not at all."""
         save_arrays(path, "parameters", self.arrays())
@@ -123,16 +135,9 @@ class Parameters:
 
 
 def save_arrays(path: str | os.PathLike[str], content: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write arrays through a temporary file beside the target."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "wb") as file:
-            write_arrays(file, content, arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write arrays to a file that appears whole or not at all."""
+    with whole_file(path) as file:
+        write_arrays(file, content, arrays)
 
 
 def write_arrays(file: BinaryIO, content: str, arrays: dict[str, np.ndarray]) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Integral
@@ -34,6 +34,7 @@ from .candidates import (
     fit_spike_and_slab,
     reordered,
 )
+from .checkpoint import Checkpoint, digest
 from .maximise import Result
 from .metrics import orthogonality_deviation
 from .parameters import Parameters
@@ -215,6 +216,7 @@ def separate(
     n_jobs: int | None = None,
     random_state=None,
     callback: Callable[[SeparationProgress], object] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Separation:
     """Find the sources of a linear mixture, with or without noise.
 
@@ -245,6 +247,12 @@ def separate(
         Pass an int for reproducible results.
     callback : callable, optional
         Called with a `SeparationProgress` after every iteration; returning True ends that run.
+    checkpoint : path, optional
+        File in which what was found so far is kept every ten seconds: fits with noise after every
+        iteration, those without when they have ended. After a crash, a kill or Ctrl-C the same call
+        goes on from the file and ends, on the same machine, with the same result, bit for bit. The
+        file stays; delete it to start anew. A file of other data, arguments (but for `n_jobs` and
+        `callback`) or version of the library is refused.
 
     Returns
     -------
@@ -283,25 +291,9 @@ def separate(
             f"select='orthogonality' chooses among runs with noise, got method={method!r}; "
             "give method='noisy' or 'auto'"
         )
+    again = random_state is not None
     if not isinstance(random_state, Integral):  # a number of its own, to get this result again
         random_state = _draw(random_state)
-    seed = _draw(random_state)
-    threads = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs or 1
-    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
-
-    def tell(told) -> object:
-        assert callback is not None
-        return callback(SeparationProgress(*told))
-
-    with pool as executor:
-        mixture = Mixture(
-            X, np.random.default_rng(seed), executor, tell if callback is not None else None
-        )
-        search = _Search(mixture, method, select, n_init)
-        best = search.number() if isinstance(n_sources, str) else search.fit(int(n_sources))
-    model, attempt = best.model, best.attempts[best.best]
-    order, signs = _arrangement(best.parameters.mixing, best.parameters.prior)
-    model.parameters_ = reordered(best.parameters, order, signs)
     settings = {
         "n_sources": n_sources,
         "method": method,
@@ -309,6 +301,27 @@ def separate(
         "n_init": n_init,
         "random_state": int(random_state),
     }
+    kept: AbstractContextManager[Checkpoint | None] = nullcontext()
+    if checkpoint is not None:
+        depends_on = settings | {"random_state": settings["random_state"] if again else None}
+        kept = Checkpoint(checkpoint, depends_on | {"data": digest(X)}, settings)
+    threads = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs or 1
+    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+
+    def tell(told) -> object:
+        assert callback is not None
+        return callback(SeparationProgress(*told))
+
+    with pool as executor, kept as runs:
+        if runs is not None:
+            settings = dict(runs.drawn)
+        rng = np.random.default_rng(_draw(settings["random_state"]))
+        mixture = Mixture(X, rng, executor, tell if callback is not None else None, runs)
+        search = _Search(mixture, method, select, n_init)
+        best = search.number() if isinstance(n_sources, str) else search.fit(int(n_sources))
+    model, attempt = best.model, best.attempts[best.best]
+    order, signs = _arrangement(best.parameters.mixing, best.parameters.prior)
+    model.parameters_ = reordered(best.parameters, order, signs)
     return Separation(
         sources=model.transform(X),
         mixing=model.mixing_,

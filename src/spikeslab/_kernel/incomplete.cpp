@@ -28,13 +28,6 @@ SPIKESLAB_INLINE Vec square_root(Vec x) {
   return root;
 }
 
-// 1 / sqrt(x) by four Newton steps from a guess of 3 %: cheaper than a division and a square root.
-SPIKESLAB_INLINE Vec inverse_root(Vec x) {
-  Vec root = (Vec)(0x5fe6eb50c7b537a9LL - ((Bits)x >> 1));
-  for (int i = 0; i < 4; i++) root *= 1.5 - 0.5 * x * root * root;
-  return root;
-}
-
 SPIKESLAB_INLINE Vec where(Bits condition, Vec x) { return (Vec)((Bits)x & condition); }
 
 struct Totals {  // of one component, one number a point: its mass, x and x^2 where it is on

@@ -31,6 +31,22 @@ def slope_of_rotation(gradient: Array, sources: Array) -> Array:
     return slope - slope.T
 
 
+def least_dependent(
+    contrast: Callable[[Array], tuple[float, Array]], Z: Array, starts: list[Array]
+) -> Array:
+    """The rotation of white data Z (N, H) whose sources (H, N) have the least contrast that is
+    found from some starts; it is told with its gradient in the sources.
+    """
+
+    def objective(rotation: Array) -> tuple[float, Array]:
+        sources = rotation @ Z.T
+        value, gradient = contrast(sources)
+        return value, slope_of_rotation(gradient, sources)
+
+    runs = [minimise_over_rotations(objective, start) for start in starts]
+    return min(runs, key=lambda run: run[0])[1]
+
+
 def minimise_over_rotations(
     objective: Objective, start: Array, *, max_iter: int = 200, tol: float = 1e-7
 ) -> tuple[float, Array]:

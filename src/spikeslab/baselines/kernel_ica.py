@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from .._arrays import Array
 from .._checks import check_integer
-from ._rotations import minimise_over_rotations, random_rotation, slope_of_rotation
+from ._rotations import least_dependent, random_rotation
 from ._whiten import whiten
 from .jade import cumulant_matrices, diagonalise_jointly
 from .peers import fast_ica
@@ -79,18 +80,11 @@ def kernel_ica(
     check_integer("n_init", n_init, 0)
     rng = check_random_state(random_state)
     Z, whitener = whiten(X, n_sources)
-    kernel = Kernel.recommended(len(Z))
-
-    def objective(rotation: Array) -> tuple[float, Array]:
-        sources = rotation @ Z.T
-        value, gradient = kernel_generalised_variance(sources, kernel)
-        return value, slope_of_rotation(gradient, sources)
-
+    contrast = partial(kernel_generalised_variance, kernel=Kernel.recommended(len(Z)))
     size = len(whitener)
     starts = [diagonalise_jointly(cumulant_matrices(Z)), fast_ica(Z, random_state=rng)]
     starts += [random_rotation(size, rng) for _ in range(n_init)]
-    runs = [minimise_over_rotations(objective, start) for start in starts]
-    return min(runs, key=lambda run: run[0])[1] @ whitener
+    return least_dependent(contrast, Z, starts) @ whitener
 
 
 def kernel_generalised_variance(sources: Array, kernel: Kernel) -> tuple[float, Array]:

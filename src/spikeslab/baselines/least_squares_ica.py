@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from .._arrays import Array
 from .._checks import check_integer
-from ._rotations import minimise_over_rotations, random_rotation, slope_of_rotation
+from ._rotations import least_dependent, random_rotation
 from ._whiten import whiten
 
 _MOST_BASIS_FUNCTIONS = 200
@@ -81,14 +82,8 @@ def least_squares_ica(
     Z, whitener = whiten(X, n_sources)
     starts = [random_rotation(len(whitener), rng) for _ in range(n_init)]
     ratio = choose_ratio([start @ Z.T for start in starts], rng)
-
-    def objective(rotation: Array) -> tuple[float, Array]:
-        sources = rotation @ Z.T
-        value, gradient = squared_loss_mutual_information(sources, ratio)
-        return value, slope_of_rotation(gradient, sources)
-
-    runs = [minimise_over_rotations(objective, start) for start in starts]
-    return min(runs, key=lambda run: run[0])[1] @ whitener
+    contrast = partial(squared_loss_mutual_information, ratio=ratio)
+    return least_dependent(contrast, Z, starts) @ whitener
 
 
 def squared_loss_mutual_information(sources: Array, ratio: Ratio) -> tuple[float, Array]:

@@ -46,7 +46,9 @@ def _run(arguments: list[str]) -> int:
         sys.stderr.close()  # else Python complains at its exit about what it could not print
         return 1
     except MemoryError as error:
-        return _fail(str(error) or "not enough memory; try fewer sources or a shorter input")
+        picture = arguments[0] in ("denoise", "inpaint")
+        less = "a smaller picture" if picture else "fewer sources or a shorter input"
+        return _fail(str(error) or f"not enough memory; try {less}")
     except OSError as error:
         of = f"{error.filename}: " if error.filename else ""
         return _fail(f"{of}{error.strerror}" if error.strerror else str(error))

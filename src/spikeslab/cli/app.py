@@ -125,6 +125,14 @@ def separate(
     jobs: Annotated[
         int, typer.Option(min=-1, metavar="N", help="Threads; -1 is all processors.")
     ] = 1,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Keep what is found in FILE; after a crash the same command goes on from there.",
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html.")] = True,
     as_json: AsJson = False,
     force: Force = False,
@@ -147,7 +155,13 @@ def separate(
     target = output or default_folder(source)
     with output_folder(target, force=force) as folder:
         separation = separate_with_progress(
-            signals.data, wanted, method=method, select=select, n_jobs=jobs, random_state=seed
+            signals.data,
+            wanted,
+            method=method,
+            select=select,
+            n_jobs=jobs,
+            random_state=seed,
+            checkpoint=checkpoint,
         )
         files = write_separation(folder, separation, signals, source.name, report=report)
     if as_json:

@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import plotting
 from .._arrays import Array
-from ..image_files import Picture, read_picture, save_whole
+from .._files import write_whole
+from ..image_files import Picture, read_picture
 from ..images import Callback
 from ..metrics import psnr
 from .progress import image_bar
@@ -80,7 +81,7 @@ def run(job: Job, restore: Restore, before: Array, facts: dict[str, Any], *, as_
         files.append(str(job.figure))
     job.picture.write(job.target, after)
     if figure is not None:
-        save_whole(job.figure, lambda file: file.write(plotting.to_png(figure)))
+        write_whole(job.figure, plotting.to_png(figure))
     if as_json:
         print_json({**record, "files": files, "seconds": seconds})
         return

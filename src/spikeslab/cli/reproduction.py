@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .._estimator import threads
 from ..experiments import Plan, TrialProgress, reproduce
 from ..experiments.sources import recorded_prompts
 from ..experiments.tables import short_tables
@@ -24,7 +25,6 @@ _TRIALS = "trials.jsonl"  # what makes a folder one of earlier runs
 def run_experiments(names: Sequence[str], folder: Path, plan: Plan, jobs: int) -> Results:
     """Call `reproduce`, with a bar; after Ctrl-C say what is kept."""
     _check_folder(folder)
-    n_jobs = (os.cpu_count() or 1) if jobs == -1 else jobs
     finished = 0
 
     def note(progress: TrialProgress) -> None:
@@ -34,7 +34,7 @@ def run_experiments(names: Sequence[str], folder: Path, plan: Plan, jobs: int) -
 
     try:
         with trials_bar() as show:
-            return reproduce(names, folder, plan, n_jobs=n_jobs, callback=note)
+            return reproduce(names, folder, plan, n_jobs=threads(jobs), callback=note)
     except KeyboardInterrupt:
         print(
             f"Interrupted. {finished} finished trials are kept in {folder}; the same command goes "

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import plotting
+from .._files import write_whole
 from . import figures
 from .directions import OURS, PAPER
-from .files import write_whole
 from .separation import COLUMNS, PRINTED_COLUMNS, named
 from .verification import READINGS
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import __version__
 from .._checks import check_choice, check_integer
-from .files import write_whole
+from .._files import write_whole
 from .plan import Plan
 from .runner import TrialProgress, run_trials
 from .trials import Store

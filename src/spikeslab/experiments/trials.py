@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from .. import __version__
+from .._files import lock
 
 Settings = Mapping[str, Any]
 Outcome = dict[str, Any]
@@ -77,7 +77,7 @@ class Store:
     def __enter__(self) -> Self:
         self._file = open(self._path, "a+b")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file)
         except BlockingIOError:
             self._file.close()
             raise ValueError(

@@ -14,6 +14,7 @@ import numpy as np
 from .. import plotting
 from .._arrays import Array
 from .._checks import check_real
+from .._files import write_whole
 from ..parameters import Parameters
 from ..posterior import Posterior
 from . import findings
@@ -73,17 +74,7 @@ def write_report(
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder; give the name of a file")
-    _write(path, _page(separation, rate, title))
-
-
-def _write(path: Path, page: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, _page(separation, rate, title).encode())
 
 
 def _page(separation: Separation, rate: float | None, title: str | None) -> str:
