@@ -122,7 +122,8 @@ class Reliability:
         How similar the source's direction is in the other restarts of the chosen model: mean
         absolute cosine of whitened columns, 0 to 1. NaN where there was one run.
     activation : array
-        Probability that the source is active.
+        Probability that the source is active: neither in its spike nor in a component that the
+        noise drowns, so that it might as well be one.
     posterior_std : array
         Root mean square of the posterior standard deviation, relative to the source's own.
     """
@@ -592,4 +593,16 @@ def _reliability(mixture: Mixture, candidate: Candidate, model: FittedModel) -> 
     if isinstance(model.parameters_, Parameters):
         deviation = mixture.posterior_deviation(model.parameters_)
     own = np.sqrt(model.parameters_.prior.variance)
-    return Reliability(agreement, model.activation_, deviation / np.where(own > 0, own, 1.0))
+    return Reliability(
+        agreement,
+        _activation(model, candidate.noise_variance),
+        deviation / np.where(own > 0, own, 1.0),
+    )
+
+
+def _activation(model: FittedModel, noise_variance: float) -> Array:
+    prior = model.parameters_.prior
+    power = (model.mixing_**2).sum(axis=0)[:, None] * (prior.variances + prior.means**2)
+    heard = power > noise_variance
+    heard[:, 0] = False
+    return (prior.weights * heard).sum(axis=1)
