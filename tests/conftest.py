@@ -3,20 +3,25 @@
 import os
 import signal
 
-# Matrices are small here: with threads BLAS does nothing but wait for busy cores.
+# Matrices are small here: with threads BLAS does nothing but wait for busy cores. Last bits depend
+# on their number, so it is the same in processes that tests start and in this one, where a plugin
+# may have imported NumPy before.
 for library in ("OPENBLAS", "OMP", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    os.environ[f"{library}_NUM_THREADS"] = "1"
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from browser import ARGUMENTS, CHROMIUM
 from oracles import random_prior
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
 
 Make = Callable[..., Parameters]
+
+threadpoolctl.threadpool_limits(1, user_api="blas")
 
 # A shell starts what runs in the background deaf to Ctrl-C, which some tests are about.
 signal.signal(signal.SIGINT, signal.default_int_handler)
