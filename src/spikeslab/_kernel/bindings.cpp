@@ -249,8 +249,10 @@ void check_points(const Truncated& truncated, const Matrix& y) {
 Array truncated_evidence(const Truncated& truncated, const Matrix& y) {
   check_points(truncated, y);
   Array log_ratio = blank({y.shape(0)});
-  const TruncatedPoints points{static_cast<long>(y.shape(0)), y.data(), nullptr, log_ratio.data(), nullptr, nullptr, nullptr,
-                               nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(y.shape(0));
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
   nb::gil_scoped_release release;
   kernel().truncate(truncated.model(), points, nullptr, nullptr);
   return log_ratio;
@@ -263,16 +265,40 @@ nb::tuple truncated_moments(const Truncated& truncated, const Matrix& y, std::op
   if (weights && weights->shape(0) != count) throw std::invalid_argument("there must be one weight for every row of y");
   Array log_ratio = blank({count}), sums = zeros({3, n, slabs}), outer = zeros({n, n});
   Array cross = zeros({n, static_cast<size_t>(model.padded_features)});
+  Array missing = zeros({2, static_cast<size_t>(model.padded_features)});
   Array mean = blank({each ? count : 0, n}), probabilities = blank({each ? count : 0, n, slabs});
-  const TruncatedPoints points{static_cast<long>(count), y.data(), weights ? weights->data() : nullptr, log_ratio.data(),
-                               each ? mean.data() : nullptr, each ? probabilities.data() : nullptr, nullptr, nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.weights = weights ? weights->data() : nullptr;
+  points.log_ratio = log_ratio.data();
+  points.mean = each ? mean.data() : nullptr;
+  points.probabilities = each ? probabilities.data() : nullptr;
   double* sum = sums.data();
-  const TruncatedSums out{sum, sum + n * slabs, sum + 2 * n * slabs, outer.data(), cross.data()};
+  const TruncatedSums out{sum,          sum + n * slabs, sum + 2 * n * slabs, outer.data(),
+                          cross.data(), missing.data(),  missing.data() + model.padded_features};
   {
     nb::gil_scoped_release release;
     kernel().truncate(model, points, &out, nullptr);
   }
-  return nb::make_tuple(log_ratio, mean, probabilities, sums, outer, cross);
+  return nb::make_tuple(log_ratio, mean, probabilities, sums, outer, cross, missing);
+}
+
+nb::tuple truncated_prediction(const Truncated& truncated, const Matrix& y) {
+  check_points(truncated, y);
+  const size_t count = y.shape(0), features = y.shape(1);
+  Array log_ratio = blank({count}), mean = blank({count, features}), variance = blank({count, features});
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
+  points.predicted = mean.data();
+  points.uncertain = variance.data();
+  {
+    nb::gil_scoped_release release;
+    kernel().truncate(truncated.model(), points, nullptr, nullptr);
+  }
+  return nb::make_tuple(mean, variance);
 }
 
 nb::tuple truncated_spread(const Truncated& truncated, const Matrix& y, const Matrix& form) {
@@ -280,8 +306,13 @@ nb::tuple truncated_spread(const Truncated& truncated, const Matrix& y, const Ma
   const size_t count = y.shape(0), n = truncated.model().latents;
   if (form.shape(0) != n || form.shape(1) != n) throw std::invalid_argument("form must be latents x latents");
   Array log_ratio = blank({count}), mean = blank({count, n}), spread = blank({count});
-  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, log_ratio.data(), mean.data(), nullptr, form.data(),
-                               spread.data()};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
+  points.mean = mean.data();
+  points.form = form.data();
+  points.spread = spread.data();
   {
     nb::gil_scoped_release release;
     kernel().truncate(truncated.model(), points, nullptr, nullptr);
@@ -296,7 +327,9 @@ nb::tuple truncated_states(const Truncated& truncated, const Matrix& y) {
   using Places = nb::ndarray<nb::numpy, int>;
   auto slab = std::make_unique<signed char[]>(count * n);
   auto places = std::make_unique<int[]>(count * free);
-  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
   const TruncatedStates states{slab.get(), places.get()};
   {
     nb::gil_scoped_release release;
@@ -383,6 +416,7 @@ NB_MODULE(_core, m) {
            nb::arg("active"), nb::arg("moves"))
       .def("evidence", &truncated_evidence, nb::arg("y"))
       .def("moments", &truncated_moments, nb::arg("y"), nb::arg("weights") = nb::none(), nb::arg("each") = false)
+      .def("predict", &truncated_prediction, nb::arg("y"))
       .def("mean_and_spread", &truncated_spread, nb::arg("y"), nb::arg("form"))
       .def("states", &truncated_states, nb::arg("y"));
 }
