@@ -376,6 +376,7 @@ def test_rows_without_any_value_do_not_count_and_are_imputed_with_the_mean(data,
     close(model.score(X), model.score(X[some]))
 
 
+@pytest.mark.filterwarnings("ignore:not converged")
 def test_batches_and_partial_fit_take_missing_values(data):
     _, _, X = data
     arguments = {"n_components": 12, "inference": "truncated", "n_free": 4, "init": "data"}

@@ -24,6 +24,21 @@ def sum_densities(
     ``psi = -d log p / du`` (R, H, H); and ``d psi / du`` (R, H).
     """
 
+def gaussian_densities(y: _Array, covariances: _Array, noise: float) -> _Array:
+    """Log density (N, R) of what is observed of each row of y (N, D), NaN being missing, under
+    ``N(0, C + noise I)`` for each of the covariances C, (R, D, D).
+
+    Fastest where neighbouring rows have about as many entries, as in `gaussian_moments`.
+    """
+
+def gaussian_moments(
+    y: _Array, covariance: _Array, noise: float, weights: _Array | None = None
+) -> tuple[_Array, _Array, _Array]:
+    """Posterior mean and variance of every entry of z, (N, D) each, where ``y = z + e`` with ``z ~
+    N(0, C)`` and white noise e; and with weights (N,) the weighted sum of <zz'>, (D, D), of which
+    only the lower triangle is meant.
+    """
+
 class Tree:
     """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not
     depend on b.

@@ -340,6 +340,35 @@ nb::tuple truncated_states(const Truncated& truncated, const Matrix& y) {
   return nb::make_tuple(Slabs(slab.release(), {count, n}, slab_owner), Places(places.release(), {count, free}, places_owner));
 }
 
+// ---- Gaussians with missing entries ----
+
+Array gaussian_densities(const Matrix& y, const Cube& covariances, double noise) {
+  const size_t count = y.shape(0), features = y.shape(1), classes = covariances.shape(0);
+  if (covariances.shape(1) != features || covariances.shape(2) != features)
+    throw std::invalid_argument("covariances must be classes x features x features");
+  Array log_density = blank({count, classes});
+  const GaussianPoints points{static_cast<long>(count), static_cast<int>(features), y.data(), noise};
+  nb::gil_scoped_release release;
+  kernel().gaussian_densities(points, static_cast<int>(classes), covariances.data(), log_density.data());
+  return log_density;
+}
+
+nb::tuple gaussian_moments(const Matrix& y, const Matrix& covariance, double noise, std::optional<Vector> weights) {
+  const size_t count = y.shape(0), features = y.shape(1), some = weights ? features : 0;
+  if (covariance.shape(0) != features || covariance.shape(1) != features)
+    throw std::invalid_argument("covariance must be features x features");
+  if (weights && weights->shape(0) != count) throw std::invalid_argument("there must be one weight for every row of y");
+  Array mean = blank({count, features}), variance = blank({count, features}), scatter = zeros({some, some});
+  const GaussianPoints points{static_cast<long>(count), static_cast<int>(features), y.data(), noise};
+  const GaussianMoments out{weights ? weights->data() : nullptr, mean.data(), variance.data(),
+                            weights ? scatter.data() : nullptr};
+  {
+    nb::gil_scoped_release release;
+    kernel().gaussian_expectations(points, covariance.data(), out);
+  }
+  return nb::make_tuple(mean, variance, scatter);
+}
+
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
   const Plan& plan = tree.plan();
   if (xhat.shape(1) != static_cast<size_t>(plan.latents)) throw std::invalid_argument("xhat must be points x latents");
@@ -370,6 +399,10 @@ NB_MODULE(_core, m) {
   m.def("use", &use, nb::arg("name"), "Use another kernel; an empty name is the best one.");
   m.def("sum_densities", &sum_densities, nb::arg("signals"), nb::arg("unmixing"), nb::arg("weights"), nb::arg("means"),
         nb::arg("variances"));
+
+  m.def("gaussian_densities", &gaussian_densities, nb::arg("y"), nb::arg("covariances"), nb::arg("noise"));
+  m.def("gaussian_moments", &gaussian_moments, nb::arg("y"), nb::arg("covariance"), nb::arg("noise"),
+        nb::arg("weights") = nb::none());
 
   nb::class_<Tree>(m, "Tree")
       .def("__init__",
