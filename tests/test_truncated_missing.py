@@ -172,6 +172,23 @@ def test_with_everything_free_it_is_the_exact_inference(kernel, family, noise):
         close(found, wanted)
 
 
+@by_noise
+@pytest.mark.parametrize(("n_free", "max_active"), [(1, 1), (2, 3), (5, 5)])
+def test_latents_that_are_always_or_never_active(kernel, noise, n_free, max_active):
+    p, Y = problem(FAMILIES["1slab-hard-own-means"], noise, (4, 5), 12)
+    weights = np.array([[0, 1.0], [1, 0], [0.7, 0.3], [0.4, 0.6], [0, 1]])
+    p = replace(p, prior=replace(p.prior, weights=weights))
+    inference = TruncatedInference(p, n_free, max_active)
+    answer = check_moments(inference, Y)
+    mean, variance = inference.predict(Y)
+    missing = np.isnan(Y)
+    close(mean[missing], answer.mean[:, :4][missing])
+    squares = np.diagonal(answer.outer, axis1=1, axis2=2)[:, :4]
+    close(variance[missing], (squares - answer.mean[:, :4] ** 2)[missing], 1e-8)
+    if n_free == 5:
+        close(inference.log_evidence(Y), InferenceWithMissing(p).log_evidence(Y))
+
+
 @pytest.mark.parametrize("family", ["1slab-hard-own", "2slab-soft-own-means"])
 def test_a_bound_never_exceeds_the_exact_density(family):
     for seed in range(25):

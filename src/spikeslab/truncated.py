@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,6 +24,7 @@ from .truncated_missing import PatternwiseInference, prior_moments, unobserved_d
 
 N_FREE, MAX_ACTIVE = 8, 16
 MOST_FREE, MOST_ACTIVE = 20, 64  # what the kernel has room for
+_NEVER = 1e-300  # probability of what does not occur
 _LOG_2_PI = float(np.log(2 * np.pi))
 
 
@@ -100,6 +102,26 @@ class _Bases:
         return z, zz, zy.T
 
 
+def _for_holes(
+    parameters: Parameters, n_free: int, max_active: int, n_moves: int
+) -> PatternwiseInference | TruncatedInference:
+    """What takes points with missing entries where some bases are Gaussians.
+
+    Latents that are always active are turned on by the search, if there is room for them: their
+    hard spike, which never occurs, is as good as that with a probability of 1e-300.
+    """
+    prior = parameters.prior
+    unused = (prior.weights == 0) & (prior.variances == 0)
+    always = (np.where(prior.weights > 0, prior.variances, np.inf).min(axis=1) > 0)[:, None]
+    weights = np.where(always & unused, _NEVER, prior.weights)
+    room = max_active + int(always.sum())
+    if (always.sum(axis=1) <= unused.sum(axis=1)).all() and room <= MOST_ACTIVE:
+        stand_in = replace(parameters, prior=replace(prior, weights=weights))
+        return TruncatedInference(stand_in, n_free, min(room, parameters.n_latents), n_moves)
+    again = partial(TruncatedInference, n_free=n_free, max_active=max_active, n_moves=n_moves)
+    return PatternwiseInference(parameters, again)
+
+
 class TruncatedInference:
     """Inference in a part of the states, with the methods of `Inference`.
 
@@ -109,9 +131,9 @@ class TruncatedInference:
     exact with as many free latents as there are latents.
 
     NaN is an entry that was not observed, with isotropic or diagonal noise: everything is then
-    about the observed entries. Each point has the matrices of its own, unless the bases (see below)
-    are Gaussians: then the points are grouped by what they miss, which takes far longer where
-    everyone misses something else.
+    about the observed entries. Each point has the matrices of its own, unless spikes are soft: then
+    the points are grouped by what they miss, which takes far longer where everyone misses something
+    else.
 
     Every latent has a *base*, its narrowest component: the spike, unless it is always active. With
     all latents at their bases the data are Gaussian. Relative to that the kernel sees white noise,
@@ -146,8 +168,7 @@ class TruncatedInference:
         self._base = at = (latents, base)
         self._slabs = slabs = (latents[:, None], others + (others >= base[:, None]))
         self._bases = bases = _Bases(parameters, prior.means[at], prior.variances[at])
-        again = partial(TruncatedInference, n_free=n_free, max_active=max_active, n_moves=n_moves)
-        self._patternwise = None if bases.hard else PatternwiseInference(parameters, again)
+        self._instead = None if bases.hard else _for_holes(parameters, n_free, max_active, n_moves)
         on = prior.weights[slabs] > 0
         with np.errstate(divide="ignore"):
             log_odds = np.log(prior.weights[slabs]) - np.log(prior.weights[at])[:, None]
@@ -185,13 +206,13 @@ class TruncatedInference:
         """Rows as the kernel takes them, NaN staying what it is."""
         return self._bases.whiten(Y - self._bases.offset)
 
-    def _by_pattern(self, Y: Array) -> PatternwiseInference | None:
+    def _by_pattern(self, Y: Array) -> PatternwiseInference | TruncatedInference | None:
         """Who answers instead, because points differ in what they miss."""
         if not has_missing(Y):
             return None
         if self.parameters.noise.root is not None:
             raise ValueError(REFUSED)
-        return self._patternwise
+        return self._instead
 
     def _density(self, log_ratio: Array, white: Array) -> Array:
         if has_missing(white):
@@ -310,6 +331,8 @@ class TruncatedInference:
         posterior of its row.
         """
         p, noise = self.parameters, self.parameters.noise
+        if isinstance(instead := self._by_pattern(Y), TruncatedInference):
+            return instead.predict(Y)
         if not self._bases.hard or noise.root is not None:
             x, W = self.moments(Y, each=True).mean, p.mixing
             spread = np.maximum(((W @ self.covariance(Y)) * W).sum(axis=2), 0.0)
