@@ -75,7 +75,7 @@ def test_deep_grey_stays_deep():
 
 
 def test_inpaint_fills_what_the_mask_says(monkeypatch, capsys):
-    monkeypatch.setattr("spikeslab.images._INPAINTING_NOISE", (1 / 32,))
+    monkeypatch.setattr("spikeslab.inpainting._STEPS", 2)
     clean = drawing(24)
     missing = np.random.default_rng(2).random(clean.shape) < 0.3
     Image.fromarray(clean).save("clean.png")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from scipy.interpolate import griddata
+from sklearn.datasets import load_sample_image
 
-from spikeslab import images, patches
+from spikeslab import patches
 from spikeslab.images import denoise, inpaint, noise_level
 from spikeslab.metrics import psnr
 from spikeslab.patches import Average, Patches
@@ -71,6 +72,24 @@ def test_a_sample_of_patches_is_some_of_them():
     distances = np.abs(some[:, None] - everything).max(axis=2)
     assert len(set(distances.argmin(axis=1))) == len(some) == 30
     assert distances.min(axis=1).max() < 1e-12
+
+
+def test_pixels_of_patches_by_their_numbers():
+    image = np.random.default_rng(2).normal(size=(12, 11, 2))
+    found = Patches(image.shape, 8).pixels(image, np.array([0, 5]))
+    np.testing.assert_array_equal(found[0], image[:8, :8].transpose(2, 0, 1).reshape(2, 64))
+    np.testing.assert_array_equal(found[1], image[1:9, 1:9].transpose(2, 0, 1).reshape(2, 64))
+
+
+def test_pixels_may_have_weights_of_their_own():
+    average = Average(Patches((8, 9, 1), 8))
+    pixels = np.stack([np.zeros((1, 8, 8)), np.ones((1, 8, 8))])
+    weights = np.ones_like(pixels)
+    weights[1, :, :, 0] = 3
+    weights[0, :, :, 0] = 0  # nothing is known of the first column
+    average.add(slice(0, 1), pixels, weights)
+    expected = [np.nan, 0.75, *[0.5] * 6, 1]
+    np.testing.assert_allclose(average.image()[:, :, 0], np.tile(expected, (8, 1)))
 
 
 def test_overlapping_patches_are_averaged_by_weight():
@@ -183,35 +202,80 @@ def test_wrong_input_is_refused_with_one_sentence(image, sigma, error, words):
 # ---- inpainting ----
 
 
-@pytest.fixture
-def few_stages(monkeypatch):
-    monkeypatch.setattr(images, "_INPAINTING_NOISE", (1 / 16, 1 / 64))
-    monkeypatch.setattr(images, "_INPAINTING_STEPS", 15)
-
-
-def test_inpainting_is_better_than_interpolation_and_keeps_what_is_known(few_stages):
-    clean = drawing(48, 48)
-    missing = np.random.default_rng(4).random(clean.shape) < 0.5
-    given = np.where(missing, np.nan, clean)
-    found = inpaint(given, missing, n_components=16)
-    np.testing.assert_array_equal(found[~missing], clean[~missing])
-    known = np.argwhere(~missing)
-    rest = np.argwhere(missing)
-    interpolated = clean.copy()
-    linear = griddata(known, clean[~missing], rest, method="linear")
+def interpolated(clean, missing):
+    """Cubic, and the nearest pixel outside of what that covers."""
+    known, rest, filled = np.argwhere(~missing), np.argwhere(missing), clean.copy()
+    cubic = griddata(known, clean[~missing], rest, method="cubic")
     nearest = griddata(known, clean[~missing], rest, method="nearest")
-    interpolated[missing] = np.where(np.isnan(linear), nearest, linear)
-    assert psnr(found, clean) > psnr(interpolated, clean) + 1
+    filled[missing] = np.where(np.isnan(cubic), nearest, cubic)
+    return filled
 
 
-def test_colours_are_inpainted_in_their_type(few_stages):
+@pytest.mark.parametrize(("share", "gain"), [(0.5, 4), (0.8, 1)])
+def test_inpainting_is_better_than_interpolation_and_keeps_what_is_known(share, gain):
+    clean = drawing()
+    missing = np.random.default_rng(4).random(clean.shape) < share
+    found = inpaint(np.where(missing, np.nan, clean), missing)
+    np.testing.assert_array_equal(found[~missing], clean[~missing])
+    assert psnr(found, clean) > psnr(interpolated(clean, missing), clean) + gain
+
+
+def test_a_photograph_is_inpainted_two_and_a_half_decibels_better_than_by_interpolation():
+    photograph = load_sample_image("china.jpg")[150:278, 200:328] @ [0.299, 0.587, 0.114]
+    missing = np.random.default_rng(6).random(photograph.shape) < 0.8
+    found = inpaint(np.where(missing, 0, photograph), missing)
+    assert psnr(found, photograph) > psnr(interpolated(photograph, missing), photograph) + 2.5
+
+
+def test_colours_are_inpainted_in_their_type():
     clean = np.stack([drawing(24, 24), 255 - drawing(24, 24)], axis=2).astype(np.uint8)
     missing = np.random.default_rng(5).random((24, 24)) < 0.2
     given = np.where(missing[:, :, None], 0, clean).astype(np.uint8)
-    found = inpaint(given, missing, n_components=8)
+    found = inpaint(given, missing)
     assert (found.dtype, found.shape) == (np.uint8, clean.shape)
     np.testing.assert_array_equal(found[~missing], clean[~missing])
     assert psnr(found, clean) > psnr(given, clean) + 6
+
+
+def test_colours_that_are_one_grey_are_filled_in_as_that():
+    grey = drawing(32, 32)
+    missing = np.random.default_rng(5).random(grey.shape) < 0.5
+    given = np.where(missing, 0, grey)
+    colours = inpaint(np.stack([given, 0.5 * given, 255 - given], axis=2), missing)
+    close = {"atol": 1e-6 * 255}
+    np.testing.assert_allclose(colours[:, :, 1], 0.5 * colours[:, :, 0], **close)
+    np.testing.assert_allclose(colours[:, :, 2], 255 - colours[:, :, 0], **close)
+    assert psnr(colours[:, :, 0], grey) > psnr(interpolated(grey, missing), grey) + 2
+
+
+def test_scaling_and_shifting_the_image_do_so_with_what_is_filled_in():
+    clean = drawing(32, 32)
+    missing = np.random.default_rng(5).random(clean.shape) < 0.4
+    found = inpaint(clean, missing)
+    np.testing.assert_allclose(inpaint(7 - 0.01 * clean, missing), 7 - 0.01 * found, rtol=1e-7)
+
+
+def test_what_is_missing_has_no_influence():
+    clean = drawing(32, 32)
+    missing = np.random.default_rng(5).random(clean.shape) < 0.4
+    found = inpaint(clean, missing)
+    np.testing.assert_array_equal(inpaint(np.where(missing, -1e9, clean), missing), found)
+
+
+def test_a_hole_wider_than_patches_is_filled_smoothly():
+    y, x = np.mgrid[:60, :60]
+    ramp = 2.0 * x + y
+    missing = np.zeros(ramp.shape, bool)
+    missing[18:42, 18:42] = True
+    found = inpaint(np.where(missing, 0, ramp), missing)
+    assert np.abs(found - ramp).max() < 15
+
+
+def test_the_callback_sees_inpainting_to_its_end(tiny_strips):
+    seen = []
+    missing = np.random.default_rng(5).random((20, 24)) < 0.4
+    inpaint(drawing(20, 24), missing, callback=seen.append)
+    assert [progress.done for progress in seen] == list(range(1, seen[0].total + 1))
 
 
 def test_nothing_missing_and_nothing_varying_need_no_learning():
@@ -223,10 +287,10 @@ def test_nothing_missing_and_nothing_varying_need_no_learning():
     np.testing.assert_array_equal(inpaint(np.where(hole, 9, 3), hole), np.full((20, 20), 3))
 
 
-def test_a_line_of_known_pixels_is_enough(few_stages):
+def test_a_line_of_known_pixels_is_enough():
     missing = np.ones((16, 20), bool)
     missing[3] = False
-    found = inpaint(drawing(16, 20), missing, n_components=2)
+    found = inpaint(drawing(16, 20), missing)
     assert np.isfinite(found).all()
 
 

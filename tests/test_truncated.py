@@ -471,13 +471,6 @@ def test_impossible_arguments_are_refused(X, arguments, message):
     assert not hasattr(model, "parameters_")
 
 
-def test_missing_values_are_refused(X):
-    holed = X.copy()
-    holed[3, 1] = np.nan
-    with pytest.raises(ValueError, match=r"missing values .* truncated inference cannot take"):
-        GaussianSparseCoding(6, inference="truncated", n_free=3, init="data").fit(holed)
-
-
 def test_starting_from_data_takes_samples_as_components(X):
     model = GaussianSparseCoding(
         20, init="data", n_init=1, random_state=0, to_learn=["noise"], max_iter=1

@@ -29,7 +29,7 @@ from .missing import REFUSED, InferenceWithMissing, informative
 from .noise import NOISES
 from .online import Batch, Online, begin, maximise_online, step
 from .parameters import Parameters
-from .posterior import LatentInference, Posterior
+from .posterior import Posterior
 from .prior import PriorFamily
 from .statistics import EStep, Expectation, Statistics, block_points, block_slices
 from .truncated import TruncatedInference, check_truncation
@@ -620,7 +620,7 @@ default="pca"
         parameters = self._fitted()
         X = self._validate(X, reset=False)
         check_bool("return_std", return_std)
-        inference = InferenceWithMissing(parameters.shifted(-parameters.offset))
+        inference = self._infer(parameters.shifted(-parameters.offset))
         filled, std = X.copy(), np.zeros_like(X)
         for rows in block_slices(X.shape, inference.n_states):
             block = np.subtract(X[rows], parameters.offset, dtype=np.float64)
@@ -663,7 +663,7 @@ default="pca"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.noise != "full" and self.inference != "truncated"
+        tags.input_tags.allow_nan = self.noise != "full"
         return tags
 
     @property
@@ -677,7 +677,7 @@ default="pca"
         return check_truncation(self.n_free, self.max_active, shape[0])
 
     @property
-    def _infer(self) -> Callable[[Parameters], LatentInference]:
+    def _infer(self) -> Callable[[Parameters], InferenceWithMissing | TruncatedInference]:
         """What makes the posterior of given parameters; it may travel to other processes."""
         return partial(_infer, self.inference, self.n_free, self.max_active)
 
@@ -733,7 +733,7 @@ def _truncates(inference: str, shape: tuple[int, int]) -> bool:
 
 def _infer(
     inference: str, n_free: int | None, max_active: int | None, parameters: Parameters
-) -> LatentInference:
+) -> InferenceWithMissing | TruncatedInference:
     if _truncates(inference, parameters.prior.weights.shape):
         return TruncatedInference(parameters, n_free, max_active)
     return InferenceWithMissing(parameters)

@@ -1,7 +1,7 @@
 """Images with noise or holes: restored by what is learned from themselves.
 
-All overlapping patches of the image are samples of `ClasswiseSparseCoding`; their posterior means
-are averaged where they overlap.
+All overlapping patches of the image are samples of a model with classes; their posterior means are
+averaged where they overlap.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ from sklearn.utils import check_random_state
 from ._arrays import Array
 from ._checks import check_bool, check_choice, check_integer, check_real
 from .class_estimator import ClassProgress, ClasswiseSparseCoding
+from .inpainting import completed
 from .patches import Average, Patches
 
 PATCH, LEAST_SIDE = 8, 16  # pixels
 _OVERLAP = 15  # so many overlapping patches are worth one that does not
 _LEARN_FROM = 1 << 23  # numbers: as many patches of a large image, drawn at random
-
-# Inpainting: the noise of each stage relative to the range of the image's values, what is done in a
-# stage, and how far beyond the clean pixels the missing ones move.
-_INPAINTING_NOISE = (1 / 16, 1 / 32, 1 / 64, 1 / 128)
-_INPAINTING_STEPS, _INPAINTING_PASSES = 60, 4
-_STRIDE = 1.8
 
 # The noise level is seen in the finest waves of the quietest patches.
 _NOISE_PATCH, _FINEST, _QUIETEST = 16, 6, 0.1
@@ -172,16 +167,15 @@ def inpaint(
     image: ArrayLike,
     mask: ArrayLike,
     *,
-    n_components: int = 64,
     random_state: Any = 0,
     callback: Callback | None = None,
 ) -> np.ndarray:
     """Fill in missing pixels of an image.
 
-    The pixels are first interpolated. Then, as if the image so far had noise, and less of it from
-    stage to stage, patches are learned and cleaned in turns, the missing pixels following the clean
-    ones. This is not exact inference from the observed pixels alone, which would know how little
-    each filled one is worth.
+    Patches belong to classes of edges and shades, whose shapes are learned by EM from the observed
+    pixels alone. Every missing pixel is its mean given the observed ones of a patch, averaged
+    over the patches that it is in. What is further from any observed pixel than a patch is wide is
+    interpolated.
 
     Parameters
     ----------
@@ -189,8 +183,6 @@ def inpaint(
         At least 16 pixels a side. What it has where pixels are missing does not matter.
     mask : bool array of shape (height, width)
         True where the pixel is missing, in all channels.
-    n_components : int, default=64
-        Directions that are learned, fewer for tiny images.
     random_state : int, RandomState instance or None, default=0
     callback : callable, default=None
         Called with an `ImageProgress` now and then.
@@ -210,47 +202,25 @@ def inpaint(
     >>> bool(np.abs(found - image).mean() < 0.03)
     True
     """
-    check_integer("n_components", n_components, 1)
     missing = _mask(mask, np.shape(image)[:2])
     known = _pixels(
         np.where(missing.reshape(*missing.shape, *[1] * (np.ndim(image) - 2)), 0, image)
     )
-    scale = float(np.ptp(known[~missing]))
-    if scale == 0 or not missing.any():
+    if not np.ptp(known[~missing]) or not missing.any():
         return _filled(image, missing, np.broadcast_to(known[~missing][:1], known.shape))
-    patches = Patches(known.shape, PATCH)
-    seeds = check_random_state(random_state)
-    pixels = _interpolated(known, missing)
-    total = len(_INPAINTING_NOISE) * (_INPAINTING_STEPS + _INPAINTING_PASSES)
-    done = 0
+    rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
-    def tell(*_: object) -> None:
-        nonlocal done
-        done += 1
+    def tell(done: int, total: int) -> None:
         if callback is not None:
             callback(ImageProgress("filling in", done, total))
 
-    for noise in _INPAINTING_NOISE:
-        sigma = noise * scale
-        model = ClasswiseSparseCoding(
-            min(n_components, len(patches) // _OVERLAP),
-            ACCURATE.n_classes,
-            background=ACCURATE.background,
-            noise_variance=1.0,
-            n_steps=_INPAINTING_STEPS,
-            pull=_OVERLAP,
-            random_state=seeds,
-            callback=tell,
-        )
-        rng = np.random.default_rng(seeds.randint(np.iinfo(np.int32).max))
-        model.fit(patches.sample(pixels / sigma, _LEARN_FROM // patches.n_details, rng))
-        for _ in range(_INPAINTING_PASSES):
-            average = Average(patches)
-            for strip in patches.strips():
-                _add_clean(average, patches, strip, pixels / sigma, model, 1.0)
-            step = average.image() * sigma - pixels
-            pixels = pixels + _STRIDE * missing[:, :, None] * step
-            tell()
+    holed = np.where(missing[:, :, None], np.nan, known)
+    pixels = np.where(
+        missing[:, :, None], completed(holed, Patches(known.shape, PATCH), rng, tell), known
+    )
+    far = np.isnan(pixels[:, :, 0])
+    if far.any():
+        pixels = _interpolated(pixels, far)
     return _filled(image, missing, pixels)
 
 

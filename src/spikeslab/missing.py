@@ -8,7 +8,7 @@ entries themselves would, and neither the M-step nor the gradient can tell the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.random import Generator
 
 from ._arrays import Array
 from .noise import NOISES
+from .parameters import Parameters
 from .posterior import Inference, Moments, Supports
 
 REFUSED = (
@@ -42,6 +43,24 @@ def patterns(Y: Array) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     yield from zip(unique, np.split(by_pattern, ends[:-1]), strict=True)
 
 
+def by_pattern(parameters: Parameters, Y: Array) -> Iterator[tuple[np.ndarray, Parameters, Array]]:
+    """For each pattern: the numbers of its rows, parameters with which x has no part in the missing
+    features, and the rows with anything, here the offset, in place of these.
+    """
+    for observed, rows in patterns(Y):
+        known = replace(parameters, mixing=np.where(observed[:, None], parameters.mixing, 0.0))
+        yield rows, known, np.where(observed, Y[rows], parameters.offset)
+
+
+def joined(parts: Iterable[tuple[np.ndarray, Moments]]) -> Moments:
+    """Moments of all rows from those of disjoint sets of them."""
+    numbers, moments = zip(*parts, strict=True)
+    order = np.argsort(np.concatenate(numbers))
+    each = [np.concatenate(values) for values in zip(*(m[:3] for m in moments), strict=True)]
+    sums = [sum(values[1:], values[0]) for values in zip(*(m[3:] for m in moments), strict=True)]
+    return Moments(*(values[order] if len(values) else values for values in each), *sums)
+
+
 class InferenceWithMissing(Inference):
     """Exact inference in which NaN is an entry that was not observed.
 
@@ -62,11 +81,13 @@ class InferenceWithMissing(Inference):
         holed = np.isnan(Y).any(axis=1)
         if each or holed.all():
             return self._completed(Y, each)
-        complete, completed = super().moments(Y[~holed]), self._completed(Y[holed], False)
-        log_evidence = np.empty(len(Y))
-        log_evidence[~holed], log_evidence[holed] = complete.log_evidence, completed.log_evidence
-        sums = (a + b for a, b in zip(complete[1:], completed[1:], strict=True))
-        return Moments._make([log_evidence, *sums])
+        complete, completed = np.flatnonzero(~holed), np.flatnonzero(holed)
+        return joined(
+            [
+                (complete, super().moments(Y[complete])),
+                (completed, self._completed(Y[completed], False)),
+            ]
+        )
 
     def _completed(self, Y: Array, each: bool) -> Moments:
         """Moments by the kernel that is slower, but takes missing entries."""
@@ -133,10 +154,5 @@ class InferenceWithMissing(Inference):
         return np.ascontiguousarray(Y, dtype=np.float64)
 
     def _known(self, Y: Array) -> Iterator[tuple[np.ndarray, Inference, Array]]:
-        """For each pattern: its rows, inference in which x has no part in the missing features, and
-        the rows with anything, here the offset, in place of these.
-        """
-        Y, p = self._separable(Y), self.parameters
-        for observed, rows in patterns(Y):
-            known = replace(p, mixing=np.where(observed[:, None], p.mixing, 0.0))
-            yield rows, Inference(known), np.where(observed, Y[rows], p.offset)
+        for rows, known, filled in by_pattern(self.parameters, self._separable(Y)):
+            yield rows, Inference(known), filled

@@ -56,8 +56,12 @@ class Patches:
         numbers = np.arange(len(self))
         if len(self) > most:
             numbers = np.sort(rng.choice(len(self), most, replace=False))
+        return self._split(self.pixels(image, numbers))[0]
+
+    def pixels(self, image: Array, numbers: np.ndarray) -> Array:
+        """Pixels (N, channels, size^2) of some of the patches, which are numbered row by row."""
         drawn = self._view(image)[np.divmod(numbers, self.n_columns)]
-        return self._split(drawn.reshape(-1, self.shape[2], self.size**2))[0]
+        return drawn.reshape(-1, self.shape[2], self.size**2)
 
     def join(self, details: Array, means: Array) -> Array:
         """The inverse of `split`: pixels (N, channels, size, size)."""
@@ -78,19 +82,25 @@ class Average:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._sum = np.zeros(patches.shape)
-        self._weight = np.zeros(patches.shape[:2])
+        self._sum, self._weight = np.zeros((2, *patches.shape))
 
     def add(self, strip: slice, pixels: Array, weights: Array) -> None:
-        """Put the patches of a strip, pixels (N, channels, size, size), where they belong."""
+        """Put the patches of a strip, pixels (N, channels, size, size), where they belong; weights
+        are those of the patches, (N,), or of the pixels.
+        """
         size, columns = self._patches.size, self._patches.n_columns
-        weights = weights.reshape(-1, columns)
-        pixels = pixels.reshape(*weights.shape, *pixels.shape[1:]) * weights[..., None, None, None]
+        weights = weights.reshape(*weights.shape, *[1] * (pixels.ndim - weights.ndim))
+        weights = np.broadcast_to(weights, pixels.shape)
+        shape = (-1, columns, *pixels.shape[1:])
+        pixels, weights = (pixels * weights).reshape(shape), weights.reshape(shape)
         for i in range(size):
             for j in range(size):
                 place = (slice(strip.start + i, strip.stop + i), slice(j, j + columns))
                 self._sum[place] += pixels[..., i, j]
-                self._weight[place] += weights
+                self._weight[place] += weights[..., i, j]
 
     def image(self) -> Array:
-        return self._sum / self._weight[:, :, None]
+        """NaN where nothing was put."""
+        nothing = np.full_like(self._sum, np.nan)
+        found: Array = np.divide(self._sum, self._weight, out=nothing, where=self._weight > 0)
+        return found

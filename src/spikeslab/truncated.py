@@ -5,6 +5,8 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -13,14 +15,16 @@ from scipy.linalg import solve_triangular
 from ._arrays import Array
 from ._checks import check_integer
 from ._kernel import Truncated
-from .missing import has_missing
-from .noise import FullNoise, Noise
+from .missing import REFUSED, InferenceWithMissing, has_missing, informative, joined
+from .noise import NOISES, FullNoise, Noise
 from .parameters import Parameters
-from .posterior import Inference, Moments, Supports
+from .posterior import NOTHING, Moments, Supports
 from .prior import Prior
+from .truncated_missing import PatternwiseInference, prior_moments, unobserved_density
 
 N_FREE, MAX_ACTIVE = 8, 16
 MOST_FREE, MOST_ACTIVE = 20, 64  # what the kernel has room for
+_NEVER = 1e-300  # probability of what does not occur
 _LOG_2_PI = float(np.log(2 * np.pi))
 
 
@@ -80,12 +84,12 @@ class _Bases:
         return z @ self.lift.T + self.mean + white @ self.pull.T
 
     def sums(
-        self, n: float, z: Array, zz: Array, zy: Array, white: Array, weighted: Array
+        self, n: float, z: Array, zz: Array, zy: Array, y: Array, white: Array, weighted: Array
     ) -> tuple[Array, Array, Array]:
-        """Sums of x, xx' and white y x' (D, H) from those of z, zz' and z y' (H, D); the points are
-        given as they are and times their weights.
+        """Sums of x, xx' and white y x' (D, H) from those of z, zz', z y' (H, D) and y; the points
+        are given as they are and times their weights.
         """
-        y, mean = weighted.sum(axis=0), self.mean
+        mean = self.mean
         if not self.hard:
             yy, lift, pull = weighted.T @ white, self.lift, self.pull
             z, zz = lift @ z, lift @ zz @ lift.T + n * self.covariance + pull @ yy @ pull.T
@@ -98,6 +102,26 @@ class _Bases:
         return z, zz, zy.T
 
 
+def _for_holes(
+    parameters: Parameters, n_free: int, max_active: int, n_moves: int
+) -> PatternwiseInference | TruncatedInference:
+    """What takes points with missing entries where some bases are Gaussians.
+
+    Latents that are always active are turned on by the search, if there is room for them: their
+    hard spike, which never occurs, is as good as that with a probability of 1e-300.
+    """
+    prior = parameters.prior
+    unused = (prior.weights == 0) & (prior.variances == 0)
+    always = (np.where(prior.weights > 0, prior.variances, np.inf).min(axis=1) > 0)[:, None]
+    weights = np.where(always & unused, _NEVER, prior.weights)
+    room = max_active + int(always.sum())
+    if (always.sum(axis=1) <= unused.sum(axis=1)).all() and room <= MOST_ACTIVE:
+        stand_in = replace(parameters, prior=replace(prior, weights=weights))
+        return TruncatedInference(stand_in, n_free, min(room, parameters.n_latents), n_moves)
+    again = partial(TruncatedInference, n_free=n_free, max_active=max_active, n_moves=n_moves)
+    return PatternwiseInference(parameters, again)
+
+
 class TruncatedInference:
     """Inference in a part of the states, with the methods of `Inference`.
 
@@ -105,6 +129,11 @@ class TruncatedInference:
     latents that are easiest to change may be in any state, all others stay as they are in that set;
     the sum over these states is exact. So the evidence is a lower bound on the exact one, and is
     exact with as many free latents as there are latents.
+
+    NaN is an entry that was not observed, with isotropic or diagonal noise: everything is then
+    about the observed entries. Each point has the matrices of its own, unless spikes are soft: then
+    the points are grouped by what they miss, which takes far longer where everyone misses something
+    else.
 
     Every latent has a *base*, its narrowest component: the spike, unless it is always active. With
     all latents at their bases the data are Gaussian. Relative to that the kernel sees white noise,
@@ -139,6 +168,7 @@ class TruncatedInference:
         self._base = at = (latents, base)
         self._slabs = slabs = (latents[:, None], others + (others >= base[:, None]))
         self._bases = bases = _Bases(parameters, prior.means[at], prior.variances[at])
+        self._instead = None if bases.hard else _for_holes(parameters, n_free, max_active, n_moves)
         on = prior.weights[slabs] > 0
         with np.errstate(divide="ignore"):
             log_odds = np.log(prior.weights[slabs]) - np.log(prior.weights[at])[:, None]
@@ -173,20 +203,32 @@ class TruncatedInference:
         return self._n_states
 
     def _white(self, Y: Array) -> Array:
-        if has_missing(Y):
-            raise ValueError(
-                "X has missing values (NaN), which truncated inference cannot take; "
-                "use inference='exact' and fewer components"
-            )
+        """Rows as the kernel takes them, NaN staying what it is."""
         return self._bases.whiten(Y - self._bases.offset)
 
+    def _by_pattern(self, Y: Array) -> PatternwiseInference | TruncatedInference | None:
+        """Who answers instead, because points differ in what they miss."""
+        if not has_missing(Y):
+            return None
+        if self.parameters.noise.root is not None:
+            raise ValueError(REFUSED)
+        return self._instead
+
     def _density(self, log_ratio: Array, white: Array) -> Array:
+        if has_missing(white):
+            missing = np.isnan(white)
+            log_ratio = log_ratio - unobserved_density(self.parameters, missing)
+            white = np.where(missing, 0.0, white)
         return log_ratio - np.einsum("nd,nd->n", white, white) / 2 + self._log_constant
 
     def log_evidence(self, Y: Array) -> Array:
-        """Lower bound on the log density of each row of Y, (N,)."""
-        white = self._white(Y)
-        return self._density(self._kernel.evidence(white), white)
+        """Lower bound on the log density of what is observed of each row of Y, (N,)."""
+        if (patternwise := self._by_pattern(Y)) is not None:
+            found = patternwise.log_evidence(Y)
+        else:
+            white = self._white(Y)
+            found = self._density(self._kernel.evidence(white), white)
+        return np.where(informative(Y), found, 0.0) if has_missing(Y) else found
 
     def moments(self, Y: Array, each: bool = False, weights: Array | None = None) -> Moments:
         """Posterior moments of the rows of Y; with `each` also per point.
@@ -194,14 +236,41 @@ class TruncatedInference:
         With `weights` (N,) every point counts that often in the sums; the log evidences are those
         of single points.
         """
+        if weights is not None:
+            weights = np.ascontiguousarray(weights, np.float64)
+        if not has_missing(Y):
+            return self._moments(Y, each, weights)
+        counted = np.ones(len(Y)) if weights is None else weights
+        patternwise = self._by_pattern(Y)
+        infer = self._moments if patternwise is None else patternwise.moments
+        some = informative(Y)
+        if some.all():
+            return infer(Y, each, counted)
+        rows, empty = np.flatnonzero(some), np.flatnonzero(~some)
+        parts = [(empty, prior_moments(self.parameters, counted[empty], each))]
+        if len(rows):
+            parts.append((rows, infer(Y[rows], each, counted[rows])))
+        return joined(parts)
+
+    def _moments(self, Y: Array, each: bool, weights: Array | None) -> Moments:
         prior, scale = self.parameters.prior, self._scale
         n_latents, n_components = prior.weights.shape
         white = self._white(Y)
+        log_ratio, z, inner, sums, zz, zy, missing = self._kernel.moments(white, weights, each)
+        log_evidence = self._density(log_ratio, white)
+        y: Array = NOTHING  # of missing entries, like yy
+        yy: Array = NOTHING
+        holed = has_missing(white)
+        if holed:
+            missing = missing[:, : white.shape[1]]
+            y, yy = self._missing(np.isnan(white), weights, *missing)
+            white = np.nan_to_num(white)
         n, weighted = float(len(white)), white
         if weights is not None:
-            weights = np.ascontiguousarray(weights, np.float64)
             n, weighted = float(weights.sum()), white * weights[:, None]
-        log_ratio, z, inner, sums, zz, zy = self._kernel.moments(white, weights, each)
+        total = weighted.sum(axis=0)
+        if holed:
+            total += missing[0]
         used = slice(n_components - 1)
         seen, slope, bend = sums[:, :, used]
         slope, bend = slope / scale[:, None], bend / scale[:, None] ** 2
@@ -210,6 +279,7 @@ class TruncatedInference:
             (self._shifts[:, used] * seen + self._widths[:, used] * slope).sum(axis=1),
             (np.tril(zz) + np.tril(zz, -1).T) * scale * scale[:, None],
             zy[:, : white.shape[1]] * scale[:, None],
+            total,
             white,
             weighted,
         )
@@ -233,7 +303,7 @@ class TruncatedInference:
             probabilities[:, *self._slabs] = inner[:, :, used]
             probabilities[:, *self._base] = 1 - inner[:, :, used].sum(axis=2)
         return Moments(
-            self._density(log_ratio, white),
+            log_evidence,
             mean,
             probabilities,
             counts,
@@ -241,12 +311,45 @@ class TruncatedInference:
             second,
             outer,
             cross,
+            y,
+            yy,
         )
+
+    def _missing(
+        self, missing: np.ndarray, weights: Array | None, y: Array, squares: Array
+    ) -> tuple[Array, Array]:
+        """Sums of missing entries and of their squares from those of white ones, (D,) each."""
+        count = missing.sum(axis=0) if weights is None else weights @ missing
+        c, precision = self._bases.offset, self.parameters.noise.precision
+        y = y / np.sqrt(precision)
+        squares = c * (c * count + 2 * y) + squares / precision
+        product = NOISES[self.parameters.noise.kind].product
+        return c * count + y, product(np.ones((len(c), 1)), squares[:, None])
+
+    def predict(self, Y: Array) -> tuple[Array, Array]:
+        """Mean and variance of every entry, (N, D) each, were it to be drawn anew from the
+        posterior of its row.
+        """
+        p, noise = self.parameters, self.parameters.noise
+        if isinstance(instead := self._by_pattern(Y), TruncatedInference):
+            return instead.predict(Y)
+        if not self._bases.hard or noise.root is not None:
+            x, W = self.moments(Y, each=True).mean, p.mixing
+            spread = np.maximum(((W @ self.covariance(Y)) * W).sum(axis=2), 0.0)
+            return x @ W.T + p.offset, spread + noise.covariance.diagonal()
+        white, variance = self._kernel.predict(self._white(Y))
+        mean = self._bases.colour(white) + self._bases.offset
+        variance = (variance + 1) / noise.precision
+        empty = ~informative(Y)
+        mean[empty], variance[empty] = p.mean, p.covariance.diagonal()
+        return mean, variance
 
     def states(self, Y: Array) -> tuple[np.ndarray, np.ndarray]:
         """What is summed over: for each row of Y the best state found, as the component of every
         latent (N, H), and the latents that may leave it, in rising order (N, n_free).
         """
+        if (patternwise := self._by_pattern(Y)) is not None:
+            return patternwise.states(Y)
         state, free = self._kernel.states(self._white(Y))
         latents, slabs = self._slabs
         choices = np.concatenate([self._base[1][:, None], slabs], axis=1)
@@ -256,6 +359,8 @@ class TruncatedInference:
         """For each row of Y the lower bound on its log density, the posterior mean of its latents,
         (N, H), and the trace of ``form @ covariance`` of the latents, for a symmetric form (H, H).
         """
+        if (patternwise := self._by_pattern(Y)) is not None:
+            return patternwise.mean_and_spread(Y, form)
         white, bases, scale = self._white(Y), self._bases, self._scale
         above = form if bases.hard else bases.lift.T @ form @ bases.lift
         log_ratio, z, spread = self._kernel.mean_and_spread(
@@ -277,6 +382,8 @@ class TruncatedInference:
         """The k most probable supports of each point among those summed over, and their
         probabilities.
         """
+        if (patternwise := self._by_pattern(Y)) is not None:
+            return patternwise.supports(Y, k)
         k = min(k, 2**self._n_free)
         active = np.tile(self._base[1] > 0, (len(Y), k, 1))
         probability = np.zeros((len(Y), k))
@@ -289,6 +396,8 @@ class TruncatedInference:
 
     def sample(self, Y: Array, n_samples: int, rng: Generator) -> Array:
         """Draws of the latents from the posterior of each point, (n_samples, N, H)."""
+        if (patternwise := self._by_pattern(Y)) is not None:
+            return patternwise.sample(Y, n_samples, rng)
         parameters = self.parameters
         drawn = np.empty((n_samples, len(Y), parameters.n_latents))
         prior = parameters.prior
@@ -313,7 +422,7 @@ class TruncatedInference:
             drawn[:, i, rest] += z + missed @ gain.T
         return drawn
 
-    def _each_exactly(self, Y: Array) -> Iterator[tuple[np.ndarray, Inference]]:
+    def _each_exactly(self, Y: Array) -> Iterator[tuple[np.ndarray, InferenceWithMissing]]:
         """For each point the latents that are not surely at their bases, in rising order, and exact
         inference of these, in the states summed over and with all others as part of the noise.
         """
@@ -334,7 +443,7 @@ class TruncatedInference:
                 around = FullNoise(noise.covariance + (W * variances[rest]) @ W.T)
             yield (
                 involved,
-                Inference(
+                InferenceWithMissing(
                     Parameters(
                         mixing[:, involved],
                         parameters.offset + W @ means[rest],

@@ -4,6 +4,26 @@ At import the best instruction set of this CPU is chosen; the environment variab
 ``SPIKESLAB_KERNEL`` names another one (`available` lists them).
 """
 
-from ._core import Observed, Tree, Truncated, available, chosen, sum_densities, use
+from ._core import (
+    Observed,
+    Tree,
+    Truncated,
+    available,
+    chosen,
+    gaussian_densities,
+    gaussian_moments,
+    sum_densities,
+    use,
+)
 
-__all__ = ["Observed", "Tree", "Truncated", "available", "chosen", "sum_densities", "use"]
+__all__ = [
+    "Observed",
+    "Tree",
+    "Truncated",
+    "available",
+    "chosen",
+    "gaussian_densities",
+    "gaussian_moments",
+    "sum_densities",
+    "use",
+]

@@ -24,6 +24,21 @@ def sum_densities(
     ``psi = -d log p / du`` (R, H, H); and ``d psi / du`` (R, H).
     """
 
+def gaussian_densities(y: _Array, covariances: _Array, noise: float) -> _Array:
+    """Log density (N, R) of what is observed of each row of y (N, D), NaN being missing, under
+    ``N(0, C + noise I)`` for each of the covariances C, (R, D, D).
+
+    Fastest where neighbouring rows have about as many entries, as in `gaussian_moments`.
+    """
+
+def gaussian_moments(
+    y: _Array, covariance: _Array, noise: float, weights: _Array | None = None
+) -> tuple[_Array, _Array, _Array]:
+    """Posterior mean and variance of every entry of z, (N, D) each, where ``y = z + e`` with ``z ~
+    N(0, C)`` and white noise e; and with weights (N,) the weighted sum of <zz'>, (D, D), of which
+    only the lower triangle is meant.
+    """
+
 class Tree:
     """What the posterior ``prod_h sum_k w N(x_h; m, v) * exp(b'x - x'Ax/2)`` needs that does not
     depend on b.
@@ -108,7 +123,7 @@ class Observed:
 
 class Truncated:
     """Points y of D features with unit noise, of H latents that are zero or in one of C slabs; for
-    each point the evidence of a cube of states.
+    each point the evidence of a cube of states. NaN is a missing entry.
 
     `mixing` is (H, D), `gram` its product with its transpose, the next three are (H, C); the log
     odds of a slab are against zero. `free` latents are free, the search turns at most `active` on
@@ -131,12 +146,16 @@ class Truncated:
 
     def moments(
         self, y: _Array, weights: _Array | None = None, each: bool = False
-    ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+    ) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array]:
         """The evidence (N,), <x> (N or 0, H) and slab probabilities (N or 0, H, C); summed over the
         points, times their weights: per slab its probability and the slopes of its log weight in
         its mean and (twice) in its variance (3, H, C), <xx'> (H, H) of which only the lower
-        triangle is meant, and <x> y' (H, D or more, where there is nothing to read).
+        triangle is meant, <x y'> (H, D or more, where there is nothing to read), and <y> and <y^2>
+        of the missing entries alone (2, D or more).
         """
+
+    def predict(self, y: _Array) -> tuple[_Array, _Array]:
+        """Mean and variance of what the latents make of every entry, (N, D) each."""
 
     def mean_and_spread(self, y: _Array, form: _Array) -> tuple[_Array, _Array, _Array]:
         """The evidence (N,), <x> (N, H) and the trace of form times covariance (N,)."""

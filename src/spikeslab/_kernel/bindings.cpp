@@ -249,8 +249,10 @@ void check_points(const Truncated& truncated, const Matrix& y) {
 Array truncated_evidence(const Truncated& truncated, const Matrix& y) {
   check_points(truncated, y);
   Array log_ratio = blank({y.shape(0)});
-  const TruncatedPoints points{static_cast<long>(y.shape(0)), y.data(), nullptr, log_ratio.data(), nullptr, nullptr, nullptr,
-                               nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(y.shape(0));
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
   nb::gil_scoped_release release;
   kernel().truncate(truncated.model(), points, nullptr, nullptr);
   return log_ratio;
@@ -263,16 +265,40 @@ nb::tuple truncated_moments(const Truncated& truncated, const Matrix& y, std::op
   if (weights && weights->shape(0) != count) throw std::invalid_argument("there must be one weight for every row of y");
   Array log_ratio = blank({count}), sums = zeros({3, n, slabs}), outer = zeros({n, n});
   Array cross = zeros({n, static_cast<size_t>(model.padded_features)});
+  Array missing = zeros({2, static_cast<size_t>(model.padded_features)});
   Array mean = blank({each ? count : 0, n}), probabilities = blank({each ? count : 0, n, slabs});
-  const TruncatedPoints points{static_cast<long>(count), y.data(), weights ? weights->data() : nullptr, log_ratio.data(),
-                               each ? mean.data() : nullptr, each ? probabilities.data() : nullptr, nullptr, nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.weights = weights ? weights->data() : nullptr;
+  points.log_ratio = log_ratio.data();
+  points.mean = each ? mean.data() : nullptr;
+  points.probabilities = each ? probabilities.data() : nullptr;
   double* sum = sums.data();
-  const TruncatedSums out{sum, sum + n * slabs, sum + 2 * n * slabs, outer.data(), cross.data()};
+  const TruncatedSums out{sum,          sum + n * slabs, sum + 2 * n * slabs, outer.data(),
+                          cross.data(), missing.data(),  missing.data() + model.padded_features};
   {
     nb::gil_scoped_release release;
     kernel().truncate(model, points, &out, nullptr);
   }
-  return nb::make_tuple(log_ratio, mean, probabilities, sums, outer, cross);
+  return nb::make_tuple(log_ratio, mean, probabilities, sums, outer, cross, missing);
+}
+
+nb::tuple truncated_prediction(const Truncated& truncated, const Matrix& y) {
+  check_points(truncated, y);
+  const size_t count = y.shape(0), features = y.shape(1);
+  Array log_ratio = blank({count}), mean = blank({count, features}), variance = blank({count, features});
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
+  points.predicted = mean.data();
+  points.uncertain = variance.data();
+  {
+    nb::gil_scoped_release release;
+    kernel().truncate(truncated.model(), points, nullptr, nullptr);
+  }
+  return nb::make_tuple(mean, variance);
 }
 
 nb::tuple truncated_spread(const Truncated& truncated, const Matrix& y, const Matrix& form) {
@@ -280,8 +306,13 @@ nb::tuple truncated_spread(const Truncated& truncated, const Matrix& y, const Ma
   const size_t count = y.shape(0), n = truncated.model().latents;
   if (form.shape(0) != n || form.shape(1) != n) throw std::invalid_argument("form must be latents x latents");
   Array log_ratio = blank({count}), mean = blank({count, n}), spread = blank({count});
-  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, log_ratio.data(), mean.data(), nullptr, form.data(),
-                               spread.data()};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
+  points.log_ratio = log_ratio.data();
+  points.mean = mean.data();
+  points.form = form.data();
+  points.spread = spread.data();
   {
     nb::gil_scoped_release release;
     kernel().truncate(truncated.model(), points, nullptr, nullptr);
@@ -296,7 +327,9 @@ nb::tuple truncated_states(const Truncated& truncated, const Matrix& y) {
   using Places = nb::ndarray<nb::numpy, int>;
   auto slab = std::make_unique<signed char[]>(count * n);
   auto places = std::make_unique<int[]>(count * free);
-  const TruncatedPoints points{static_cast<long>(count), y.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  TruncatedPoints points{};
+  points.count = static_cast<long>(count);
+  points.y = y.data();
   const TruncatedStates states{slab.get(), places.get()};
   {
     nb::gil_scoped_release release;
@@ -305,6 +338,35 @@ nb::tuple truncated_states(const Truncated& truncated, const Matrix& y) {
   nb::capsule slab_owner(slab.get(), [](void* p) noexcept { delete[] static_cast<signed char*>(p); });
   nb::capsule places_owner(places.get(), [](void* p) noexcept { delete[] static_cast<int*>(p); });
   return nb::make_tuple(Slabs(slab.release(), {count, n}, slab_owner), Places(places.release(), {count, free}, places_owner));
+}
+
+// ---- Gaussians with missing entries ----
+
+Array gaussian_densities(const Matrix& y, const Cube& covariances, double noise) {
+  const size_t count = y.shape(0), features = y.shape(1), classes = covariances.shape(0);
+  if (covariances.shape(1) != features || covariances.shape(2) != features)
+    throw std::invalid_argument("covariances must be classes x features x features");
+  Array log_density = blank({count, classes});
+  const GaussianPoints points{static_cast<long>(count), static_cast<int>(features), y.data(), noise};
+  nb::gil_scoped_release release;
+  kernel().gaussian_densities(points, static_cast<int>(classes), covariances.data(), log_density.data());
+  return log_density;
+}
+
+nb::tuple gaussian_moments(const Matrix& y, const Matrix& covariance, double noise, std::optional<Vector> weights) {
+  const size_t count = y.shape(0), features = y.shape(1), some = weights ? features : 0;
+  if (covariance.shape(0) != features || covariance.shape(1) != features)
+    throw std::invalid_argument("covariance must be features x features");
+  if (weights && weights->shape(0) != count) throw std::invalid_argument("there must be one weight for every row of y");
+  Array mean = blank({count, features}), variance = blank({count, features}), scatter = zeros({some, some});
+  const GaussianPoints points{static_cast<long>(count), static_cast<int>(features), y.data(), noise};
+  const GaussianMoments out{weights ? weights->data() : nullptr, mean.data(), variance.data(),
+                            weights ? scatter.data() : nullptr};
+  {
+    nb::gil_scoped_release release;
+    kernel().gaussian_expectations(points, covariance.data(), out);
+  }
+  return nb::make_tuple(mean, variance, scatter);
 }
 
 Array log2_state_weights(const Tree& tree, const Matrix& xhat) {
@@ -337,6 +399,10 @@ NB_MODULE(_core, m) {
   m.def("use", &use, nb::arg("name"), "Use another kernel; an empty name is the best one.");
   m.def("sum_densities", &sum_densities, nb::arg("signals"), nb::arg("unmixing"), nb::arg("weights"), nb::arg("means"),
         nb::arg("variances"));
+
+  m.def("gaussian_densities", &gaussian_densities, nb::arg("y"), nb::arg("covariances"), nb::arg("noise"));
+  m.def("gaussian_moments", &gaussian_moments, nb::arg("y"), nb::arg("covariance"), nb::arg("noise"),
+        nb::arg("weights") = nb::none());
 
   nb::class_<Tree>(m, "Tree")
       .def("__init__",
@@ -383,6 +449,7 @@ NB_MODULE(_core, m) {
            nb::arg("active"), nb::arg("moves"))
       .def("evidence", &truncated_evidence, nb::arg("y"))
       .def("moments", &truncated_moments, nb::arg("y"), nb::arg("weights") = nb::none(), nb::arg("each") = false)
+      .def("predict", &truncated_prediction, nb::arg("y"))
       .def("mean_and_spread", &truncated_spread, nb::arg("y"), nb::arg("form"))
       .def("states", &truncated_states, nb::arg("y"));
 }

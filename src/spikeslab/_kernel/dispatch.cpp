@@ -20,10 +20,13 @@ bool runs_here(const std::string& name) {
 
 const Kernel kKernels[] = {  // best first
 #if defined(SPIKESLAB_DISPATCH)
-    {"x86-64-v4", x86_64_v4::walk, x86_64_v4::walk_incomplete, x86_64_v4::sum_densities, x86_64_v4::truncate},
-    {"x86-64-v3", x86_64_v3::walk, x86_64_v3::walk_incomplete, x86_64_v3::sum_densities, x86_64_v3::truncate},
+    {"x86-64-v4", x86_64_v4::walk, x86_64_v4::walk_incomplete, x86_64_v4::sum_densities, x86_64_v4::truncate,
+     x86_64_v4::gaussian_densities, x86_64_v4::gaussian_expectations},
+    {"x86-64-v3", x86_64_v3::walk, x86_64_v3::walk_incomplete, x86_64_v3::sum_densities, x86_64_v3::truncate,
+     x86_64_v3::gaussian_densities, x86_64_v3::gaussian_expectations},
 #endif
-    {"baseline", baseline::walk, baseline::walk_incomplete, baseline::sum_densities, baseline::truncate}};
+    {"baseline", baseline::walk, baseline::walk_incomplete, baseline::sum_densities, baseline::truncate,
+     baseline::gaussian_densities, baseline::gaussian_expectations}};
 
 const Kernel* chosen = nullptr;
 

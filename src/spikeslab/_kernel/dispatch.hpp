@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "densities.hpp"
+#include "gaussians.hpp"
 #include "incomplete.hpp"
 #include "truncated.hpp"
 #include "walk.hpp"
@@ -16,6 +17,8 @@ struct Kernel {
   WalkIncomplete* walk_incomplete;
   SumDensities* sum_densities;
   Truncate* truncate;
+  GaussianDensities* gaussian_densities;
+  GaussianExpectations* gaussian_expectations;
 };
 
 const Kernel& kernel();                // the one in use

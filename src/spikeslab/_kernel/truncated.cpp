@@ -54,6 +54,13 @@ struct Choice {
   float shift;               // log2 weight of the best set, roughly
 };
 
+// The entries that a point has, where some are missing.
+struct Observed {
+  const int* features;  // null where none is missing
+  int count;
+};
+
+constexpr int kSpareRows = 4;        // rows of A kept for latents that left the set
 constexpr float kLeastGain = 0.01f;  // log2, of a move: less is rounding
 constexpr float kHeld = -60.0f;      // a latent whose removal loses more than this is not exchanged
 
@@ -61,18 +68,22 @@ template <bool kPlain>
 class Search {
  public:
   static long scratch(const TruncatedModel& model) {
-    return (5L + model.active) * model.padded_latents / 2 + sizeof(Factor) / sizeof(double);
+    return (6L + 2 * model.active + kSpareRows) * model.padded_latents / 2 + sizeof(Factor) / sizeof(double);
   }
 
   Search(const TruncatedModel& model, double* scratch) : model_(model), P_(model.padded_latents) {
     factor_ = reinterpret_cast<Factor*>(scratch);
     b_ = reinterpret_cast<float*>(factor_ + 1);
     a_ = b_ + P_, gain_ = a_ + P_, score_ = gain_ + P_, trial_ = score_ + P_, rows_ = trial_ + P_;
+    own_power_ = rows_ + static_cast<long>(model.active) * P_, own_rows_ = own_power_ + P_;
   }
 
   // The states of the point with the given projection b = W'y.
-  void choose(const float* projection, Choice& out) {
+  void choose(const float* projection, Observed observed, Choice& out) {
     projection_ = projection;
+    observed_ = observed;
+    power_ = model_.power32;
+    if (observed.features) measure();
     clear();
     climb();
     for (int moves = 0;; moves++) {
@@ -100,7 +111,44 @@ class Search {
     int latent[kMostActive], slab[kMostActive];
   };
 
-  const float* gram_row(int j) const { return model_.gram32 + static_cast<long>(j) * P_; }
+  // Row j of A. Of a point with missing entries, good until kSpareRows further rows have been asked for.
+  const float* gram_row(int j) {
+    return observed_.features ? own_row(j) : model_.gram32 + static_cast<long>(j) * P_;
+  }
+  const float* own_row(int j) {
+    const int room = model_.active + kSpareRows;
+    const int known = kept_ < room ? kept_ : room;
+    for (int r = 0; r < known; r++)
+      if (kept_latent_[r] == j) return own_rows_ + static_cast<long>(r) * P_;
+    const int place = kept_++ % room;
+    kept_latent_[place] = j;
+    float* row = own_rows_ + static_cast<long>(place) * P_;
+    over_observed(row, [&](const float* w, VecF values) SPIKESLAB_LAMBDA { return w[j] * values; });
+    return row;
+  }
+  // The diagonal of A, with no row known yet.
+  void measure() {
+    kept_ = 0;
+    over_observed(own_power_, [](const float*, VecF values) SPIKESLAB_LAMBDA { return values * values; });
+    power_ = own_power_;
+  }
+  // out = sum over the observed features of term(row of W, the latents' values in it).
+  template <class Term>
+  SPIKESLAB_MEMBER void over_observed(float* out, Term term) const {
+    const auto columns = [&](auto tile, int i) SPIKESLAB_LAMBDA {
+      constexpr int kWide = decltype(tile)::value;
+      VecF sum[kWide] = {};
+      for (int o = 0; o < observed_.count; o++) {
+        const float* w = model_.mixing32 + static_cast<long>(observed_.features[o]) * P_;
+        for (int t = 0; t < kWide; t++) sum[t] += term(w, load(w + i + t * kFloats));
+      }
+      for (int t = 0; t < kWide; t++) store(out + i + t * kFloats, sum[t]);
+    };
+    int i = 0;
+    for (; i + 4 * kFloats <= P_; i += 4 * kFloats) columns(Size<4>{}, i);
+    for (; i < P_; i += kFloats) columns(Size<1>{}, i);
+  }
+
   float variance(int j, int c) const { return kPlain ? 1.0f : model_.variances32[c * P_ + j]; }
   float mean(int j, int c) const { return kPlain ? 0.0f : model_.means32[c * P_ + j]; }
 
@@ -139,7 +187,7 @@ class Search {
     size_ = 0;
     shift_ = 0;
     for (int i = 0; i < P_; i += kFloats) {
-      const VecF b = load(projection_ + i), a = load(model_.power32 + i);
+      const VecF b = load(projection_ + i), a = load(power_ + i);
       store(b_ + i, b);
       store(a_ + i, a);
       store(gain_ + i, gain_of(i, b, a));
@@ -290,9 +338,12 @@ class Search {
   const TruncatedModel& model_;
   const int P_;
   Factor* factor_;
-  const float* projection_ = nullptr;
+  const float *projection_ = nullptr, *power_ = nullptr;
+  Observed observed_ = {nullptr, 0};
   float *b_, *a_, *gain_, *score_, *trial_;  // b and a given the set; gains; best moves; one latent's exchanges
   float* rows_;                              // L^-1 V^1/2 A, one row for each latent of the set
+  float *own_power_, *own_rows_;             // of a point with missing entries: the diagonal of A, and rows of it
+  int kept_ = 0, kept_latent_[kMostActive + kSpareRows];  // rows that were computed, and of which latents they are
   int size_ = 0;
   float shift_ = 0;
 };
@@ -498,6 +549,10 @@ class Chunk {
     const int most = model.free + model.active, cells = model.free * model.slabs;
     y_ = pieces.take<double>(static_cast<long>(kChunk) * model.padded_features);
     y32_ = pieces.take<float>(static_cast<long>(kChunk) * model.padded_features);
+    seen_ = pieces.take<double>(static_cast<long>(kChunk) * model.padded_features);
+    part_ = pieces.take<double>(model.padded_features);
+    observed_ = pieces.take<int>(model.features);
+    covariance_ = pieces.take<double>(static_cast<long>(most) * most);
     projection_ = pieces.take<float>(static_cast<long>(kChunk) * model.padded_latents);
     choice_ = pieces.take<Choice>(kChunk);
     search_ = pieces.take<double>(Search<kPlain>::scratch(model));
@@ -506,6 +561,7 @@ class Chunk {
     b_ = pieces.take<Vec>(most);
     E_ = pieces.take<Vec>(most);
     g_ = pieces.take<Vec>(most);
+    rows_ = pieces.take<Vec>(most);
     pivots_ = pieces.take<Pivot<kPlain>>(model.active);
     slopes_ = pieces.take<Vec>(model.active);
     bends_ = pieces.take<Vec>(model.active);
@@ -516,7 +572,8 @@ class Chunk {
     read(points.y + first * model_.features, count);
     project(model_, count, y32_, projection_);
     Search<kPlain> search(model_, search_);
-    for (int i = 0; i < count; i++) search.choose(projection_ + static_cast<long>(i) * model_.padded_latents, choice_[i]);
+    for (int i = 0; i < count; i++)
+      search.choose(projection_ + static_cast<long>(i) * model_.padded_latents, observed(i), choice_[i]);
     if (states) {
       for (int i = 0; i < count; i++) write(choice_[i], first + i, *states);
       return;
@@ -526,7 +583,7 @@ class Chunk {
     for (int i = 0; i < count; i++) starts[choice_[i].clamped + 1]++;
     for (int c = 0; c <= kMostActive; c++) starts[c + 1] += starts[c];
     for (int i = 0; i < count; i++) order[starts[choice_[i].clamped]++] = i;
-    const bool each = points.mean || points.probabilities || points.spread;
+    const bool each = points.mean || points.probabilities || points.spread || points.predicted;
     for (int i = 0; i < count; i += kLanes) {
       const int lanes = count - i < kLanes ? count - i : kLanes;
       gather(order + i, lanes);
@@ -534,7 +591,9 @@ class Chunk {
       if (!sums && !each) continue;
       finish();
       for (int l = 0; l < lanes; l++) {
-        if (sums) add(l, points.weights ? points.weights[first + members_[l]] : 1.0, *sums);
+        const double weight = points.weights ? points.weights[first + members_[l]] : 1.0;
+        if (sums) add(l, weight, *sums);
+        if (sums && holed_[members_[l]]) complete(l, weight, *sums);
         if (each) write(l, first + members_[l], points);
       }
     }
@@ -547,12 +606,42 @@ class Chunk {
     const int stride = model_.padded_features;
     memset(y_, 0, sizeof(double) * kChunk * stride);
     memset(y32_, 0, sizeof(float) * kChunk * stride);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+      bool holed = false;
       for (int d = 0; d < model_.features; d++) {
         const double value = y[static_cast<long>(i) * model_.features + d];
         y_[i * stride + d] = value;
         y32_[i * stride + d] = static_cast<float>(value);
+        holed |= value != value;
       }
+      holed_[i] = holed;
+      if (!holed) continue;
+      memset(seen_ + i * stride, 0, sizeof(double) * stride);
+      for (int d = 0; d < model_.features; d++) {
+        if (y_[i * stride + d] == y_[i * stride + d]) {
+          seen_[i * stride + d] = 1;
+        } else {
+          y_[i * stride + d] = y32_[i * stride + d] = 0;
+        }
+      }
+    }
+  }
+
+  Observed observed(int i) {
+    if (!holed_[i]) return {nullptr, 0};
+    int count = 0;
+    for (int d = 0; d < model_.features; d++)
+      if (seen_[static_cast<long>(i) * model_.padded_features + d] != 0) observed_[count++] = d;
+    return {observed_, count};
+  }
+
+  // The part of a latent's row of W that a point with missing entries sees.
+  const double* seen_row(int point, int latent) {
+    const int stride = model_.padded_features;
+    const double* row = model_.mixing + static_cast<long>(latent) * stride;
+    const double* seen = seen_ + static_cast<long>(point) * stride;
+    for (int d = 0; d < stride; d += kLanes) store(part_ + d, load(row + d) * load(seen + d));
+    return part_;
   }
 
   static double* lane(Vec* x, long at, int l) { return reinterpret_cast<double*>(x) + at * kLanes + l; }
@@ -572,8 +661,14 @@ class Chunk {
       const double* y = y_ + static_cast<long>(members_[l]) * stride;
       const int mine = model_.free + choice.clamped;
       for (int j = 0; j < mine; j++) {
-        const double* row = model_.gram + static_cast<long>(choice.latent[j]) * n;
-        for (int k = 0; k <= j; k++) *lane(A_, triangle(j) + k, l) = row[choice.latent[k]];
+        if (holed_[members_[l]]) {
+          const double* row = seen_row(members_[l], choice.latent[j]);
+          for (int k = 0; k <= j; k++)
+            *lane(A_, triangle(j) + k, l) = dot(row, model_.mixing + static_cast<long>(choice.latent[k]) * stride, stride);
+        } else {
+          const double* row = model_.gram + static_cast<long>(choice.latent[j]) * n;
+          for (int k = 0; k <= j; k++) *lane(A_, triangle(j) + k, l) = row[choice.latent[k]];
+        }
         *lane(b_, j, l) = dot(model_.mixing + static_cast<long>(choice.latent[j]) * stride, y, stride);
       }
       for (int j = mine; j < involved; j++) {  // makes no difference
@@ -718,6 +813,58 @@ class Chunk {
     }
   }
 
+  // Covariances of the latents involved in a point, a full matrix.
+  void spread_out(int l, int involved) {
+    for (int j = 0; j < involved; j++)
+      for (int k = 0; k <= j; k++) {
+        const double covariance = *lane(S_, triangle(j) + k, l) - *lane(E_, j, l) * *lane(E_, k, l);
+        covariance_[j * involved + k] = covariance_[k * involved + j] = covariance;
+      }
+  }
+
+  // Calls use(d, mean, variance) with those of W x in the features from d, kLanes of them, and before that use_latent(d, k,
+  // mean, covariance) with the covariance of W x and the k-th latent involved. Needs spread_out.
+  template <class Use, class UseLatent>
+  SPIKESLAB_MEMBER void predict(int l, int involved, Use use, UseLatent use_latent) {
+    const int stride = model_.padded_features;
+    const Choice& choice = choice_[members_[l]];
+    for (int d = 0; d < stride; d += kLanes) {
+      Vec mean{}, variance{};
+      for (int j = 0; j < involved; j++) {
+        rows_[j] = load(model_.mixing + static_cast<long>(choice.latent[j]) * stride + d);
+        mean += *lane(E_, j, l) * rows_[j];
+      }
+      for (int k = 0; k < involved; k++) {
+        const double* with = covariance_ + k * involved;
+        Vec covariance{};
+        for (int j = 0; j < involved; j++) covariance += with[j] * rows_[j];
+        variance += rows_[k] * covariance;
+        use_latent(d, k, mean, covariance);
+      }
+      use(d, mean, variance);
+    }
+  }
+
+  // Adds the expectations of the missing entries.
+  void complete(int l, double weight, const TruncatedSums& sums) {
+    const Choice& choice = choice_[members_[l]];
+    const int stride = model_.padded_features, involved = model_.free + choice.clamped;
+    const double* seen = seen_ + static_cast<long>(members_[l]) * stride;
+    const auto amount = [&](int d) SPIKESLAB_LAMBDA { return weight * (1.0 - load(seen + d)); };
+    const auto to = [](double* p) SPIKESLAB_LAMBDA -> Loose& { return *reinterpret_cast<Loose*>(p); };
+    spread_out(l, involved);
+    predict(
+        l, involved,
+        [&](int d, Vec mean, Vec variance) SPIKESLAB_LAMBDA {
+          to(sums.missing + d) += amount(d) * mean;
+          to(sums.squares + d) += amount(d) * (mean * mean + variance + 1.0);
+        },
+        [&](int d, int k, Vec mean, Vec covariance) SPIKESLAB_LAMBDA {
+          double* cross = sums.cross + static_cast<long>(choice.latent[k]) * stride;
+          to(cross + d) += amount(d) * (covariance + *lane(E_, k, l) * mean);
+        });
+  }
+
   void write(int l, long point, const TruncatedPoints& points) {
     const Choice& choice = choice_[members_[l]];
     const int free = model_.free, slabs = model_.slabs, n = model_.latents, involved = free + choice.clamped;
@@ -749,6 +896,20 @@ class Chunk {
       }
       points.spread[point] = total;
     }
+    if (points.predicted) {
+      double* predicted = points.predicted + point * model_.features;
+      double* uncertain = points.uncertain + point * model_.features;
+      spread_out(l, involved);
+      predict(
+          l, involved,
+          [&](int d, Vec mean, Vec variance) SPIKESLAB_LAMBDA {
+            for (int i = 0; i < kLanes && d + i < model_.features; i++) {
+              predicted[d + i] = mean[i];
+              uncertain[d + i] = variance[i] > 0 ? variance[i] : 0;
+            }
+          },
+          [](int, int, Vec, Vec) SPIKESLAB_LAMBDA {});
+    }
   }
 
   void write(const Choice& choice, long point, const TruncatedStates& states) const {
@@ -767,10 +928,14 @@ class Chunk {
   typedef double Loose __attribute__((vector_size(kLanes * sizeof(double)), may_alias, aligned(8)));
 
   const TruncatedModel& model_;
-  double *y_, *search_;
+  double *y_, *search_;          // y is 0 where it is missing
   float *y32_, *projection_;
+  double *seen_, *part_;         // of points with missing entries: 1 where observed, else 0; scratch for a row of W
+  int* observed_;                // scratch: the same of one point as a list
+  bool holed_[kChunk];
+  double* covariance_;           // of one point's latents
   Choice* choice_;
-  Vec *A_, *b_, *g_;             // of the group's points; g_ is scratch
+  Vec *A_, *b_, *g_, *rows_;     // of the group's points; g_ and rows_ are scratch
   Vec *E_, *S_;                  // moments, the free latents first
   Pivot<kPlain>* pivots_;        // of the latents that stay on
   Vec *slopes_, *bends_;         // of the same

@@ -21,6 +21,11 @@
 //      its variance is;
 //   4. the moments of the few latents involved are added to the sums.
 // Single precision decides only which states count. The sum over them is exact, and never above the sum over all.
+//
+// NaN is a missing entry. A point that has some sees its own A, that of the rows of W that it observes, of which only what the
+// latents involved need is computed. A missing entry is w'x + e given x, w being its row of W, so that sums over the points take
+//     <y x_h> = sum_k w_k <x_k x_h>        <y> = w'<x>        <y^2> = <y>^2 + w' cov(x) w + 1
+// in its place.
 #pragma once
 
 namespace spikeslab {
@@ -46,19 +51,22 @@ constexpr float kNever32 = -1e30f;
 
 struct TruncatedPoints {
   long count;
-  const double* y;        // count x features
+  const double* y;        // count x features, NaN where missing
   const double* weights;  // count, or null: how often each point counts in the sums
   double* log_ratio;      // count: log of the evidence over that of all latents being zero
   double* mean;           // count x latents, or null
   double* probabilities;  // count x latents x slabs, or null
   const double* form;     // latents x latents, or null: its trace with the covariance of each point is
   double* spread;         // count
+  double* predicted;      // count x features, or null: W x, its mean
+  double* uncertain;      // the same: its variance
 };
 
 struct TruncatedSums {  // over the points, added to what is there
   double *counts, *slopes, *bends;  // latents x slabs: the probability, G and R
   double* outer;                    // latents x latents, lower triangle
-  double* cross;                    // latents x padded_features: <x> y'
+  double* cross;                    // latents x padded_features: <x y'>
+  double *missing, *squares;        // padded_features: <y> and <y^2> where it is missing
 };
 
 // The states themselves: the slab of every latent in the best set (1 the first, 0 zero), count x latents, and the free latents

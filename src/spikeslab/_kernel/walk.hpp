@@ -39,7 +39,7 @@ namespace x86_64_v3 { Walk walk; }
 namespace baseline { Walk walk; }
 
 // Memory that the thread keeps between calls, so that its page faults are paid once; aligned for vectors.
-enum class Slot { kData, kRows, kLevels, kLeaves, kSums, kTables, kMatrices, kDensities, kTruncated, kCount };
+enum class Slot { kData, kRows, kLevels, kLeaves, kSums, kTables, kMatrices, kDensities, kTruncated, kGaussians, kCount };
 double* workspace(Slot slot, long count);
 
 }  // namespace spikeslab
