@@ -4,7 +4,9 @@ estimator that uses it.
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -520,3 +522,56 @@ def test_bars_are_found_nearly_always(size):
         ).fit(X)
         successes += found_bars(model, shapes)
     assert successes >= 9
+
+
+def log_density_in_many_digits(p, y):
+    """Sum over all states, with 80 digits."""
+    with mpmath.workdps(80):
+        W, y = mpmath.matrix(p.mixing.tolist()), mpmath.matrix(y.tolist())
+        variance, total = mpmath.mpf(float(p.noise.variance)), mpmath.mpf(0)
+        for state in product((0, 1), repeat=p.n_latents):
+            weight, covariance = mpmath.mpf(1), variance * mpmath.eye(p.n_features)
+            for h, k in enumerate(state):
+                weight *= mpmath.mpf(float(p.prior.weights[h, k]))
+                if k:
+                    covariance += W[:, h] * W[:, h].T
+            square = (y.T * mpmath.lu_solve(covariance, y))[0]
+            total += weight * mpmath.exp(-square / 2) / mpmath.sqrt(mpmath.det(covariance))
+        return float(mpmath.log(total) - p.n_features * mpmath.log(2 * mpmath.pi) / 2)
+
+
+@pytest.mark.parametrize(("n_features", "n_latents", "n_free"), [(3, 5, 5), (3, 5, 2), (4, 4, 4)])
+@pytest.mark.parametrize("variance", [1e-8, 1e-12])
+def test_with_next_to_no_noise_the_bound_is_one_to_what_double_precision_can_tell(
+    variance, n_features, n_latents, n_free
+):
+    rng = np.random.default_rng(0)
+    p = Parameters(
+        rng.normal(size=(n_features, n_latents)),
+        np.zeros(n_features),
+        Prior.spike_and_slab(np.full(n_latents, 0.3)),
+        IsotropicNoise(variance, n_features),
+    )
+    Y, _ = p.sample(15, rng)
+    bound = TruncatedInference(p, n_free, n_latents).log_evidence(Y)
+    exact = np.array([log_density_in_many_digits(p, y) for y in Y])
+    rounding = 1e-16 / variance * 100
+    assert (bound < exact + rounding + 1e-9).all()
+    if n_free == n_latents:
+        np.testing.assert_allclose(bound, exact, atol=rounding)
+
+
+@pytest.mark.parametrize("family", ["hard", "soft, two slabs"])
+@pytest.mark.parametrize("variance", [1e-12, 1e-16, 1e-20])
+def test_with_however_little_noise_everything_is_finite(variance, family):
+    rng = np.random.default_rng(1)
+    for n_features, n_latents, n_free in ((4, 4, 4), (6, 10, 5), (3, 8, 8)):
+        prior = Prior.spike_and_slab(np.full(n_latents, 0.3))
+        if family != "hard":
+            rows = ([0.7, 0.2, 0.1], [0.0, 1.0, -2.0], [0.01, 1.0, 3.0])
+            prior = Prior(*(np.tile(row, (n_latents, 1)) for row in rows))
+        noise = IsotropicNoise(variance, n_features)
+        p = Parameters(rng.normal(size=(n_features, n_latents)), np.zeros(n_features), prior, noise)
+        inference = TruncatedInference(p, n_free, n_latents)
+        for moments in inference.moments(p.sample(200, rng)[0], each=True):
+            assert np.isfinite(moments).all()

@@ -53,6 +53,7 @@ SPIKESLAB_INLINE VecF broadcast_float(float x) { return x - VecF{}; }
 SPIKESLAB_INLINE VecF load(const float* p) { return *reinterpret_cast<const VecF*>(p); }
 SPIKESLAB_INLINE void store(float* p, VecF x) { *reinterpret_cast<VecF*>(p) = x; }
 SPIKESLAB_INLINE VecF maximum(VecF a, VecF b) { return a > b ? a : b; }
+SPIKESLAB_INLINE VecF minimum(VecF a, VecF b) { return a < b ? a : b; }
 
 // Halves until one lane is left.
 template <int N>

@@ -78,9 +78,10 @@ class Search {
     own_power_ = rows_ + static_cast<long>(model.active) * P_, own_rows_ = own_power_ + P_;
   }
 
-  // The states of the point with the given projection b = W'y.
-  void choose(const float* projection, Observed observed, Choice& out) {
+  // The states of the point with the given projection b = W'y and energy y'y.
+  void choose(const float* projection, float energy, Observed observed, Choice& out) {
     projection_ = projection;
+    energy_ = energy;
     observed_ = observed;
     power_ = model_.power32;
     if (observed.features) measure();
@@ -152,45 +153,51 @@ class Search {
   float variance(int j, int c) const { return kPlain ? 1.0f : model_.variances32[c * P_ + j]; }
   float mean(int j, int c) const { return kPlain ? 0.0f : model_.means32[c * P_ + j]; }
 
-  SPIKESLAB_MEMBER VecF gain_in(int i, int c, VecF b, VecF a) const {
+  // Of latents that may explain an energy of at most `rest`. Where noise is tiny, what rounding leaves of b explains far more.
+  SPIKESLAB_MEMBER VecF gain_in(int i, int c, VecF b, VecF a, VecF rest) const {
     const VecF odds = load(model_.log2_odds32 + c * P_ + i);
     constexpr float half = static_cast<float>(kHalfLog2E);
     if constexpr (kPlain) {
       const VecF q = a + 1.0f;
-      return odds - 0.5f * log2_of(q) + half * b * b / q;
+      return odds - 0.5f * log2_of(q) + half * minimum(b * b / q, rest);
     } else {
       const VecF v = load(model_.variances32 + c * P_ + i), m = load(model_.means32 + c * P_ + i);
       const VecF q = v * a + 1.0f;
-      return odds - 0.5f * log2_of(q) + half * (v * b * b + (2.0f * b - a * m) * m) / q;
+      return odds - 0.5f * log2_of(q) + half * minimum((v * b * b + (2.0f * b - a * m) * m) / q, rest);
     }
   }
   // Gain of turning on the latents from i, each in its best slab.
-  SPIKESLAB_MEMBER VecF gain_of(int i, VecF b, VecF a) const {
-    VecF best = gain_in(i, 0, b, a);
+  SPIKESLAB_MEMBER VecF gain_of(int i, VecF b, VecF a, float rest) const {
+    const VecF most = broadcast_float(rest);
+    VecF best = gain_in(i, 0, b, a, most);
     if constexpr (!kPlain)
-      for (int c = 1; c < model_.slabs; c++) best = maximum(best, gain_in(i, c, b, a));
+      for (int c = 1; c < model_.slabs; c++) best = maximum(best, gain_in(i, c, b, a, most));
     return best;
   }
-  float gain_at(int j, int c, float b, float a) const {
-    const float v = variance(j, c), m = mean(j, c), q = 1 + v * a;
-    return model_.log2_odds32[c * P_ + j] - 0.5f * log2f(q) +
-           static_cast<float>(kHalfLog2E) * (v * b * b + (2 * b - a * m) * m) / q;
+  float explained(int j, int c, float b, float a, float rest) const {
+    const float v = variance(j, c), m = mean(j, c), energy = (v * b * b + (2 * b - a * m) * m) / (1 + v * a);
+    return energy < rest ? energy : rest;
+  }
+  float gain_at(int j, int c, float b, float a, float rest) const {
+    return model_.log2_odds32[c * P_ + j] - 0.5f * log2f(1 + variance(j, c) * a) +
+           static_cast<float>(kHalfLog2E) * explained(j, c, b, a, rest);
   }
   int best_slab(int j, float b, float a) const {
     int best = 0;
     for (int c = 1; c < model_.slabs; c++)
-      if (gain_at(j, c, b, a) > gain_at(j, best, b, a)) best = c;
+      if (gain_at(j, c, b, a, rest_) > gain_at(j, best, b, a, rest_)) best = c;
     return best;
   }
 
   void clear() {
     size_ = 0;
     shift_ = 0;
+    rest_ = energy_;
     for (int i = 0; i < P_; i += kFloats) {
       const VecF b = load(projection_ + i), a = load(power_ + i);
       store(b_ + i, b);
       store(a_ + i, a);
-      store(gain_ + i, gain_of(i, b, a));
+      store(gain_ + i, gain_of(i, b, a, rest_));
     }
   }
 
@@ -198,7 +205,8 @@ class Search {
     Factor& f = *factor_;
     const float v = variance(j, c), m = mean(j, c), a = a_[j], b = b_[j], q = 1 + v * a;
     const float t = m + v * (b - a * m) / q, root = sqrtf(v / q), deviation = sqrtf(v);
-    shift_ += gain_at(j, c, b, a);
+    shift_ += gain_at(j, c, b, a, rest_);
+    rest_ -= explained(j, c, b, a, rest_);
     float along[kMostActive];
     for (int l = 0; l < size_; l++) {
       along[l] = rows_[static_cast<long>(l) * P_ + j];
@@ -218,7 +226,7 @@ class Search {
       const VecF a1 = maximum(load(a_ + i) - g * g, VecF{});
       store(b_ + i, b1);
       store(a_ + i, a1);
-      store(gain_ + i, gain_of(i, b1, a1));
+      store(gain_ + i, gain_of(i, b1, a1, rest_));
     }
     size_++;
     for (int l = 0; l < size_; l++) gain_[f.latent[l]] = kNever32;
@@ -264,12 +272,12 @@ class Search {
       const int latent = f.latent[h], slab = f.slab[h];
       const float v = variance(latent, slab), m = mean(latent, slab), deviation = sqrtf(v), q = 1 / lambda;
       const float a = (q - 1) / v, b = x * q / deviation + a * m;
-      const float removal = -gain_at(latent, slab, b, a);
+      const float removal = -gain_at(latent, slab, b, a, energy_);
       f.held[h] = removal;
       if (removal > best.gain) best = {h, kOut, 0, removal};
       for (int c = 0; c < model_.slabs; c++) {
         if (kPlain || c == slab) continue;
-        const float gain = removal + gain_at(latent, c, b, a);
+        const float gain = removal + gain_at(latent, c, b, a, energy_);
         f.held[h] = gain > f.held[h] ? gain : f.held[h];
         if (gain > best.gain) best = {h, latent, c, gain};
       }
@@ -278,7 +286,7 @@ class Search {
       for (int i = 0; i < P_; i += kFloats) {
         VecF V{};
         for (int l = h; l < size_; l++) V += f.inverse[l][h] * load(rows_ + static_cast<long>(l) * P_ + i);
-        const VecF gain = gain_of(i, load(b_ + i) + pull * V, load(a_ + i) + q * (V * V)) + removal;
+        const VecF gain = gain_of(i, load(b_ + i) + pull * V, load(a_ + i) + q * (V * V), energy_) + removal;
         store(trial_ + i, gain);
         store(score_ + i, maximum(load(score_ + i), gain));
       }
@@ -345,7 +353,7 @@ class Search {
   float *own_power_, *own_rows_;             // of a point with missing entries: the diagonal of A, and rows of it
   int kept_ = 0, kept_latent_[kMostActive + kSpareRows];  // rows that were computed, and of which latents they are
   int size_ = 0;
-  float shift_ = 0;
+  float shift_ = 0, energy_ = 0, rest_ = 0;  // rest: what of the energy the set does not explain
 };
 
 // ---- the cube: exact inside it ----
@@ -353,32 +361,37 @@ class Search {
 // What one slab does to the pivot h, and back: see truncated.hpp.
 template <bool kPlain>
 struct Pivot {
-  Vec root, inverse, s, t, v, m;  // 1 / sqrt(q), 1 / q
+  Vec root, inverse, along, s, t, v, m;  // 1 / sqrt(q), 1 / q, and that again unless the others explain the latent wholly
 
   SPIKESLAB_MEMBER Pivot(Vec a, Vec b, Vec variance, Vec mean) : v(variance), m(mean) {
+    const Bits seen = a > Vec{};  // where noise is tiny, rounding leaves this squared length anywhere around 0
+    a = (Vec)((Bits)a & seen);
     if constexpr (kPlain) {
       root = inverse_root(a + 1.0);
       inverse = root * root;
-      s = t = inverse * b;
+      along = (Vec)((Bits)inverse & seen);
+      s = t = along * b;
     } else {
       root = inverse_root(v * a + 1.0);
       inverse = root * root;
-      s = inverse * (b - a * m);
+      along = (Vec)((Bits)inverse & seen);
+      s = along * (b - a * m);
       t = m + v * s;
     }
   }
 
-  // log2 of its factor of the weight, but for the odds and the root.
-  SPIKESLAB_MEMBER Vec weight(Vec b) const {
-    if constexpr (kPlain) return kHalfLog2E * (b * t);
-    return kHalfLog2E * (b * t + m * s);
+  // log2 of its factor of the weight, but for the odds and the root; at most what is left to explain (the log2 weight of a perfect
+  // fit less that of the latents before), which rounding may exceed by far where noise is tiny.
+  SPIKESLAB_MEMBER Vec weight(Vec b, Vec rest) const {
+    if constexpr (kPlain) return minimum(kHalfLog2E * (b * t), rest);
+    return minimum(kHalfLog2E * (b * t + m * s), rest);
   }
 
   // g and the coefficients of the h latents below.
   SPIKESLAB_MEMBER void fall(int h, const Vec* A, const Vec* b, Vec* g, Vec* A1, Vec* b1) const {
     const Vec* row = A + triangle(h);
     for (int j = 0; j < h; j++) {
-      g[j] = inverse * row[j];
+      g[j] = along * row[j];
       b1[j] = b[j] - t * row[j];
       const Vec factor = kPlain ? g[j] : v * g[j];
       for (int k = 0; k <= j; k++) A1[triangle(j) + k] = A[triangle(j) + k] - factor * row[k];
@@ -418,10 +431,10 @@ struct Cube {
 
   // The cube's mass with its moments. kM is the number of latents, or 0 where it is known at run time only.
   template <int kM>
-  SPIKESLAB_MEMBER void expect_here(int m, const Vec* A, const Vec* b, Vec w, Vec scale, Vec& mass, Vec* E, Vec* S) const {
+  SPIKESLAB_MEMBER void expect_here(int m, const Vec* A, const Vec* b, Vec w, Vec rest, Vec scale, Vec& mass, Vec* E, Vec* S) const {
     constexpr int kRoom = kM ? kM : kMostFree;
     const int h = (kM ? kM : m) - 1;
-    expect<kM>(h, A, b, w, scale, mass, E, S);
+    expect<kM>(h, A, b, w, rest, scale, mass, E, S);
     Vec* row = S + triangle(h);
     if constexpr (!kPlain) {
       E[h] = Vec{};
@@ -432,7 +445,8 @@ struct Cube {
       Vec A1[triangle(kRoom - 1) + 1], b1[kRoom], g[kRoom], E1[kRoom], S1[triangle(kRoom - 1) + 1], row1[kRoom], P, e, G, R;
       const Pivot<kPlain> pivot(A[triangle(h) + h], b[h], kPlain ? Vec{} : variances[at], kPlain ? Vec{} : means[at]);
       pivot.fall(h, A, b, g, A1, b1);
-      expect<kM>(h, A1, b1, w + odds[at] + pivot.weight(b[h]), scale * pivot.root, P, E1, S1);
+      const Vec gain = pivot.weight(b[h], rest);
+      expect<kM>(h, A1, b1, w + odds[at] + gain, rest - gain, scale * pivot.root, P, E1, S1);
       pivot.rise(h, A[triangle(h) + h], g, P, E1, S1, e, kPlain ? row : row1, G, R);
       mass += P;
       counts[at] += P;
@@ -449,49 +463,50 @@ struct Cube {
     }
   }
   template <int kM>
-  __attribute__((noinline)) void expect_there(int m, const Vec* A, const Vec* b, Vec w, Vec scale, Vec& mass, Vec* E,
+  __attribute__((noinline)) void expect_there(int m, const Vec* A, const Vec* b, Vec w, Vec rest, Vec scale, Vec& mass, Vec* E,
                                               Vec* S) const {
-    expect_here<kM>(m, A, b, w, scale, mass, E, S);
+    expect_here<kM>(m, A, b, w, rest, scale, mass, E, S);
   }
   // The same below a node of kAbove latents.
   template <int kAbove>
-  SPIKESLAB_MEMBER void expect(int m, const Vec* A, const Vec* b, Vec w, Vec scale, Vec& mass, Vec* E, Vec* S) const {
+  SPIKESLAB_MEMBER void expect(int m, const Vec* A, const Vec* b, Vec w, Vec rest, Vec scale, Vec& mass, Vec* E, Vec* S) const {
     if constexpr (kAbove == 1) {
       mass = scale * exp2(minimum(w, broadcast(kLargestLog2)));
     } else if constexpr (kAbove == 2 || kAbove == 3) {
-      expect_here<kAbove - 1>(m, A, b, w, scale, mass, E, S);
+      expect_here<kAbove - 1>(m, A, b, w, rest, scale, mass, E, S);
     } else if constexpr (kAbove > 0) {
-      expect_there<kAbove - 1>(m, A, b, w, scale, mass, E, S);
+      expect_there<kAbove - 1>(m, A, b, w, rest, scale, mass, E, S);
     } else {
-      start(m, A, b, w, scale, mass, E, S);
+      start(m, A, b, w, rest, scale, mass, E, S);
     }
   }
-  void start(int m, const Vec* A, const Vec* b, Vec w, Vec scale, Vec& mass, Vec* E, Vec* S) const {
+  void start(int m, const Vec* A, const Vec* b, Vec w, Vec rest, Vec scale, Vec& mass, Vec* E, Vec* S) const {
     switch (m) {
-      case 1: return expect_there<1>(m, A, b, w, scale, mass, E, S);
-      case 2: return expect_there<2>(m, A, b, w, scale, mass, E, S);
-      case 3: return expect_there<3>(m, A, b, w, scale, mass, E, S);
-      case 4: return expect_there<4>(m, A, b, w, scale, mass, E, S);
-      case 5: return expect_there<5>(m, A, b, w, scale, mass, E, S);
-      case 6: return expect_there<6>(m, A, b, w, scale, mass, E, S);
-      case 7: return expect_there<7>(m, A, b, w, scale, mass, E, S);
-      case kUnrolled: return expect_there<kUnrolled>(m, A, b, w, scale, mass, E, S);
-      default: return expect_there<0>(m, A, b, w, scale, mass, E, S);
+      case 1: return expect_there<1>(m, A, b, w, rest, scale, mass, E, S);
+      case 2: return expect_there<2>(m, A, b, w, rest, scale, mass, E, S);
+      case 3: return expect_there<3>(m, A, b, w, rest, scale, mass, E, S);
+      case 4: return expect_there<4>(m, A, b, w, rest, scale, mass, E, S);
+      case 5: return expect_there<5>(m, A, b, w, rest, scale, mass, E, S);
+      case 6: return expect_there<6>(m, A, b, w, rest, scale, mass, E, S);
+      case 7: return expect_there<7>(m, A, b, w, rest, scale, mass, E, S);
+      case kUnrolled: return expect_there<kUnrolled>(m, A, b, w, rest, scale, mass, E, S);
+      default: return expect_there<0>(m, A, b, w, rest, scale, mass, E, S);
     }
   }
 
   // The cube's mass alone, or with kMaximum its largest log2 weight but for the roots.
   template <bool kMaximum>
-  Vec weigh(int m, const Vec* A, const Vec* b, Vec w, Vec scale) const {
+  Vec weigh(int m, const Vec* A, const Vec* b, Vec w, Vec rest, Vec scale) const {
     if (m == 0) return kMaximum ? w : scale * exp2(minimum(w, broadcast(kLargestLog2)));
     const int h = m - 1;
-    Vec total = weigh<kMaximum>(h, A, b, w, scale);
+    Vec total = weigh<kMaximum>(h, A, b, w, rest, scale);
     for (int c = 0; c < (kPlain ? 1 : slabs); c++) {
       const int at = kPlain ? h : h * slabs + c;
       Vec A1[triangle(kMostFree)], b1[kMostFree], g[kMostFree];
       const Pivot<kPlain> pivot(A[triangle(h) + h], b[h], kPlain ? Vec{} : variances[at], kPlain ? Vec{} : means[at]);
       pivot.fall(h, A, b, g, A1, b1);
-      const Vec more = weigh<kMaximum>(h, A1, b1, w + odds[at] + pivot.weight(b[h]), scale * pivot.root);
+      const Vec gain = pivot.weight(b[h], rest);
+      const Vec more = weigh<kMaximum>(h, A1, b1, w + odds[at] + gain, rest - gain, scale * pivot.root);
       total = kMaximum ? maximum(total, more) : total + more;
     }
     return total;
@@ -572,8 +587,11 @@ class Chunk {
     read(points.y + first * model_.features, count);
     project(model_, count, y32_, projection_);
     Search<kPlain> search(model_, search_);
-    for (int i = 0; i < count; i++)
-      search.choose(projection_ + static_cast<long>(i) * model_.padded_latents, observed(i), choice_[i]);
+    for (int i = 0; i < count; i++) {
+      const double* y = y_ + static_cast<long>(i) * model_.padded_features;
+      const float energy = static_cast<float>(dot(y, y, model_.padded_features));
+      search.choose(projection_ + static_cast<long>(i) * model_.padded_latents, energy, observed(i), choice_[i]);
+    }
     if (states) {
       for (int i = 0; i < count; i++) write(choice_[i], first + i, *states);
       return;
@@ -684,11 +702,12 @@ class Chunk {
             *lane(free_[kMeans], to, l) = model_.means[from];
           }
         }
-      shift_[l] = choice.shift;
+      shift_[l] = isfinite(choice.shift) ? choice.shift : 0;  // beyond single precision
       double odds = 0;
       for (int j = model_.free; j < mine; j++)
         odds += model_.log2_odds[static_cast<long>(choice.latent[j]) * slabs + choice.slab[j]];
       *lane(&start_, 0, l) = odds - shift_[l];
+      *lane(&rest_, 0, l) = kHalfLog2E * dot(y, y, stride);
     }
   }
 
@@ -705,12 +724,14 @@ class Chunk {
   // The evidence of the lanes' cubes; with moments those of the free latents too, all relative to the mass.
   void weigh(bool moments, int lanes, long first, double* log_ratio) {
     const int free = model_.free, slabs = model_.slabs;
-    Vec w = start_, roots = broadcast(1.0);
+    Vec w = start_, rest = rest_, roots = broadcast(1.0);
     for (int h = free + clamped_ - 1; h >= free; h--) {
       Pivot<kPlain>& pivot = pivots_[h - free];
       pivot = Pivot<kPlain>(A_[triangle(h) + h], b_[h], kPlain ? Vec{} : slab_value(model_.variances, h),
                             kPlain ? Vec{} : slab_value(model_.means, h));
-      w += pivot.weight(b_[h]);
+      const Vec gain = pivot.weight(b_[h], rest);
+      w += gain;
+      rest -= gain;
       roots *= pivot.root;
       pivot.fall(h, A_, b_, g_, A_, b_);
       if ((h - free) % 16 == 0)
@@ -723,15 +744,15 @@ class Chunk {
                             free_[kCounts], free_[kSlopes], free_[kBends]};
     const auto walk = [&]() {
       if (!moments) {
-        mass_ = cube.template weigh<false>(free, A_, b_, w, broadcast(1.0));
+        mass_ = cube.template weigh<false>(free, A_, b_, w, rest, broadcast(1.0));
         return;
       }
       for (int i = 0; i < free * slabs; i++) free_[kCounts][i] = free_[kSlopes][i] = free_[kBends][i] = Vec{};
-      cube.start(free, A_, b_, w, broadcast(1.0), mass_, E_, S_);
+      cube.start(free, A_, b_, w, rest, broadcast(1.0), mass_, E_, S_);
     };
     walk();
     if (!all_safe()) {  // the best set was not nearly the best: it was full, or single precision misled
-      const Vec largest = cube.template weigh<true>(free, A_, b_, w, Vec{});
+      const Vec largest = cube.template weigh<true>(free, A_, b_, w, rest, Vec{});
       w -= largest;
       for (int l = 0; l < kLanes; l++) shift_[l] += largest[l];
       walk();
@@ -775,7 +796,7 @@ class Chunk {
     for (int h = free; h < involved; h++) {
       const Pivot<kPlain>& pivot = pivots_[h - free];
       const Vec* row = A_ + triangle(h);
-      for (int j = 0; j < h; j++) g_[j] = pivot.inverse * row[j];
+      for (int j = 0; j < h; j++) g_[j] = pivot.along * row[j];
       pivot.rise(h, row[h], g_, one, E_, S_, E_[h], S_ + triangle(h), slopes_[h - free], bends_[h - free]);
     }
   }
@@ -940,7 +961,7 @@ class Chunk {
   Pivot<kPlain>* pivots_;        // of the latents that stay on
   Vec *slopes_, *bends_;         // of the same
   Vec* free_[kArrays];           // free latents x slabs
-  Vec start_, mass_;
+  Vec start_, rest_, mass_;  // rest: what is left to explain, as a log2 weight
   double shift_[kLanes];
   int members_[kLanes], clamped_ = 0;
 };
