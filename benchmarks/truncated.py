@@ -30,6 +30,7 @@ from spikeslab import (
     TruncatedInference,
     maximise,
 )
+from spikeslab.blocks import ArrayRows
 from spikeslab.initialise import data_start
 from spikeslab.posterior import Inference
 
@@ -48,7 +49,7 @@ def patches(name: str, sigma: float, rng: np.random.Generator, size: int = 8) ->
 
 
 def start_from(Y: np.ndarray, n_latents: int, rng: np.random.Generator) -> Parameters:
-    return data_start(LEARNED, Y, np.zeros(Y.shape[1]), Y.T @ Y / len(Y), n_latents, rng)
+    return data_start(LEARNED, ArrayRows(Y), np.zeros(Y.shape[1]), Y.T @ Y / len(Y), n_latents, rng)
 
 
 def dictionary(Y: np.ndarray, n_latents: int, steps: int, rng: np.random.Generator) -> Parameters:

@@ -351,7 +351,7 @@ REFUSED = {
     "few samples": (
         array(np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 2.0], [1.0, 1.0, 3.0]])),
         ["mix.npy"],
-        "3 channels of 3 samples have only rank 2",
+        "X has 3 samples of 3 channels",
     ),
     "text": (lambda: Path("mix.csv").write_text("a,b\n1,x\n"), ["mix.csv"], "line 2, column 2"),
     "truncated": (cut_audio, ["mix.wav"], "mix.wav: it was cut off"),

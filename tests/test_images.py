@@ -305,6 +305,7 @@ def test_a_line_of_known_pixels_is_enough():
         ),
         (np.ones((20, 20)), np.ones((20, 20), bool), ValueError, "all pixels are missing"),
         (np.ones((20, 20)), np.ones((20, 20)), TypeError, "mask must be an array of bool"),
+        (np.ones((20, 20), bool), np.eye(20, dtype=bool), TypeError, "image must be .* type bool"),
         (np.ones((3, 20)), np.zeros((3, 20), bool), ValueError, "at least 16 pixels a side"),
         (np.full((20, 20), np.nan), np.eye(20, dtype=bool), ValueError, "image contains NaN"),
     ],
@@ -312,3 +313,11 @@ def test_a_line_of_known_pixels_is_enough():
 def test_wrong_masks_are_refused_with_one_sentence(image, mask, error, words):
     with pytest.raises(error, match=words):
         inpaint(image, mask)
+
+
+def test_holes_in_one_colour_are_filled_with_it_at_once(monkeypatch):
+    monkeypatch.setattr("spikeslab.images.completed", None)  # is not needed
+    image = np.broadcast_to([200.0, 100.0, 50.0], (20, 20, 3))
+    mask = np.random.default_rng(0).random((20, 20)) < 0.3
+    found = inpaint(np.where(mask[:, :, None], 0.0, image), mask)
+    np.testing.assert_array_equal(found, image)

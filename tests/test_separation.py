@@ -237,6 +237,18 @@ def test_reliability_is_in_range(case):
     assert (trust.posterior_std == 0).all() == (found.method == "noise_free")
 
 
+def test_restarts_that_fail_do_not_make_what_was_found_doubtful():
+    """Runs with the wrong kind of density, and their local optima, are far less likely."""
+    rng = np.random.default_rng(0)
+    S = rng.uniform(-1, 1, (1500, 6))
+    X, A = mixed(rng, S, 6)
+    found = separate(X, 6, "noise_free", random_state=0)
+    assert amari_index_of_mixing(found.mixing, A) < 0.05
+    best = max(run.log_likelihood for run in found.runs)
+    assert any(run.log_likelihood < best - 0.05 for run in found.runs)
+    assert found.reliability.agreement.min() > 0.98
+
+
 def test_posterior_deviations_are_those_of_the_posterior(noisy):
     X, _, _, found = noisy
     covariance = found.model.posterior(X).covariance()
@@ -475,6 +487,17 @@ def test_settings_give_the_result_again(random_state):
     assert again.settings == found.settings
 
 
+def test_whole_numbers_of_numpy_are_as_good(tmp_path):
+    rng = np.random.default_rng(0)
+    X, _ = mixed(rng, sparse(rng, 150, 2), 2, 0.2)
+    found = separate(X, 2, n_init=1, random_state=0)
+    numbers = {"n_sources": np.int64(2), "n_init": np.int32(1), "random_state": np.int64(0)}
+    for checkpoint in (None, tmp_path / "separation.ckpt"):
+        other = separate(X, **numbers, checkpoint=checkpoint)
+        np.testing.assert_array_equal(other.sources, found.sources)
+        assert other.settings == found.settings
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", CASES)
 def test_scale_does_not_matter(request, name, factor):
@@ -572,7 +595,9 @@ BAD_DATA = {
         np.column_stack([GOOD, GOOD.sum(axis=1)]).astype(np.float32),
         "only rank 3",
     ),
-    "few samples": (GOOD[:3], "the 3 channels of 3 samples have only rank 2"),
+    "few samples": (GOOD[:3], "X has 3 samples of 3 channels"),
+    "rows are channels": (GOOD.T, "X has 3 samples of 100 channels: .* transpose X"),
+    "channels far apart": (GOOD * [1, 1, 1e-7], "channel 3 is .* times smaller than channel"),
     "one sample": (GOOD[:1], "minimum of 2"),
     "three dimensions": (GOOD[None], "dim 3"),
     "text": ([["a", "b"], ["c", "d"]], "could not convert"),

@@ -3,6 +3,7 @@ estimator that uses it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -20,6 +21,7 @@ from spikeslab import (
     Parameters,
     Prior,
     TruncatedInference,
+    maximise,
 )
 from spikeslab._kernel import available, use
 
@@ -575,3 +577,21 @@ def test_with_however_little_noise_everything_is_finite(variance, family):
         inference = TruncatedInference(p, n_free, n_latents)
         for moments in inference.moments(p.sample(200, rng)[0], each=True):
             assert np.isfinite(moments).all()
+
+
+def test_quasi_newton_reaches_the_exact_optimum_though_the_bound_falls_now_and_then():
+    """It used to end where the bound first fell, up to a seventh of the way back."""
+    missed = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        prior = Prior.spike_and_slab(np.full(10, 0.2))
+        mixing, noise = rng.standard_normal((10, 10)), IsotropicNoise(0.1, 10)
+        truth = Parameters(mixing, np.zeros(10), prior, noise)
+        Y, _ = truth.sample(1000, rng)
+        begin = replace(truth, mixing=Y[:10].T / 2, noise=IsotropicNoise(float(Y.var()), 10))
+        exact = Expectation(Y)
+        aim = maximise(exact, begin, tol=1e-6)
+        found = maximise(Expectation(Y, infer=TruncatedInference), begin, tol=1e-6)
+        reached = exact(found.parameters).log_likelihood / len(Y)
+        missed.append((aim.log_likelihood - reached) / (aim.log_likelihood - aim.history[0]))
+    assert np.median(missed) < 0.01

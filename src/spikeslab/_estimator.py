@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from ._arrays import Array
 from ._checks import check_integer
 from .parameters import load_arrays, refusing, save_arrays
-from .prior import Prior
 
 
 @dataclass(frozen=True)
@@ -44,23 +43,6 @@ class Run:
     converged: bool
     reason: str
     orthogonality_deviation: float
-
-
-class Learned(Protocol):
-    """What the parameters of any of the models have."""
-
-    @property
-    def mixing(self) -> Array: ...
-    @property
-    def offset(self) -> Array: ...
-    @property
-    def prior(self) -> Prior: ...
-    @property
-    def n_features(self) -> int: ...
-    @property
-    def n_latents(self) -> int: ...
-    def arrays(self) -> dict[str, np.ndarray]: ...
-    def sample(self, n_samples: int, rng: np.random.Generator) -> tuple[Array, Array]: ...
 
 
 class StoredEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

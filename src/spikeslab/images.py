@@ -202,11 +202,11 @@ def inpaint(
     >>> bool(np.abs(found - image).mean() < 0.03)
     True
     """
-    missing = _mask(mask, np.shape(image)[:2])
-    known = _pixels(
-        np.where(missing.reshape(*missing.shape, *[1] * (np.ndim(image) - 2)), 0, image)
-    )
-    if not np.ptp(known[~missing]) or not missing.any():
+    image = np.asarray(image)
+    _check_numbers(image)
+    missing = _mask(mask, image.shape[:2])
+    known = _pixels(np.where(missing.reshape(*missing.shape, *[1] * (image.ndim - 2)), 0, image))
+    if not np.ptp(known[~missing], axis=0).any() or not missing.any():
         return _filled(image, missing, np.broadcast_to(known[~missing][:1], known.shape))
     rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
@@ -284,13 +284,17 @@ def _noise_level(pixels: Array) -> float:
     return float(np.sqrt(np.mean(quiet) / chi2.ppf(_QUIETEST, _FINEST**2)))
 
 
-def _pixels(image: ArrayLike) -> Array:
-    """The image as float64 of shape (height, width, channels), checked."""
-    image = np.asarray(image)
+def _check_numbers(image: np.ndarray) -> None:
     if image.dtype == bool or not np.issubdtype(image.dtype, np.number):
         raise TypeError(f"image must be an array of numbers, got type {image.dtype}")
     if np.iscomplexobj(image):
         raise TypeError(f"image must be an array of real numbers, got type {image.dtype}")
+
+
+def _pixels(image: ArrayLike) -> Array:
+    """The image as float64 of shape (height, width, channels), checked."""
+    image = np.asarray(image)
+    _check_numbers(image)
     if image.ndim not in (2, 3):
         raise ValueError(
             f"image must have shape (height, width) or (height, width, channels), got {image.shape}"

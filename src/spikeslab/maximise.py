@@ -50,7 +50,8 @@ class Result:
     log_likelihood : float
         Per point.
     history : list of float
-        Log-likelihood per point after every iteration. It never falls (with regularisation, the
+        Log-likelihood per point after every iteration. A bound may fall a little where its states
+        are chosen anew; a likelihood never does (with regularisation, the
         penalised log-likelihood never does).
     n_iter : int
     n_evaluations : int
@@ -141,7 +142,8 @@ class Maximiser:
         """What of a state cannot be computed from its iteration and parameters."""
         if state.tangent is None:
             return {}
-        return {"theta": state.tangent.theta, **state.tangent.curvature.arrays()}
+        tangent = {"theta": state.tangent.theta, "falls": np.array(state.falls)}
+        return tangent | state.tangent.curvature.arrays()
 
     def restore(self, result: Result, arrays: dict[str, np.ndarray]) -> At:
         """The state that had these arrays, by one E-step from the result so far."""
@@ -151,7 +153,8 @@ class Maximiser:
         self.n_evaluations = result.n_evaluations
         if "theta" not in arrays:
             return state
-        return self.tangent(arrays["theta"], Curvature.from_arrays(arrays), state)
+        state = self.tangent(arrays["theta"], Curvature.from_arrays(arrays), state)
+        return state._replace(falls=int(arrays.get("falls", 0)))
 
     def _visit(self, parameters: Parameters, iteration: int, last: float = np.nan) -> At:
         """The E-step at given parameters."""

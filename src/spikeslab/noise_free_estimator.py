@@ -66,12 +66,13 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         A free unmixing matrix, or a rotation of whitened data as in most ICA methods. Whitening a
         finite sample is itself an error, which the free matrix avoids.
     densities : {"learned", "laplacian"}, default="learned"
-        Learn the density of each source, or take all to be Laplacian.
+        Learn the density of each source, or take all to be Laplacian: the mixture of Gaussians that
+        is nearest to it.
     n_slabs : int, default=2
         Gaussians of a source's density besides the spike.
     n_init : int, default=12
-        Random rotations to start from. The best of them, and a start with heavy-tailed densities,
-        are refined, and the most likely is kept.
+        Random rotations to start from. The best of them, and with a free matrix the best of two
+        more with Laplacian densities, are refined, and the most likely is kept.
     max_iter : int, default=300
         Iterations of a refinement.
     tol : float, default=1e-7
@@ -103,7 +104,8 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     log_likelihood_ : float
         Per sample, of the training data.
     history_ : list of float
-        Log-likelihood per sample after every iteration of the best run.
+        Log-likelihood per sample after every iteration of the best run. With its regularisation it
+        never falls.
     n_iter_ : int
         Iterations of the best run.
     converged_ : bool

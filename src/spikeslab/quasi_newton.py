@@ -11,6 +11,8 @@ from scipy.linalg.lapack import dtrtrs
 from ._arrays import Array
 
 _TRIES = 2  # step lengths before the curvature is forgotten
+_ROUNDING = 1e-6  # relative
+_FALLS = 20  # of a bound, before there is nothing left to gain
 
 
 class Tangent(NamedTuple):
@@ -33,6 +35,7 @@ class State(NamedTuple, Generic[P]):
     objective: float  # log-likelihood and regularisation, all points together
     promise: float  # gain of the objective that this step made, or that the next one promises
     tangent: Tangent | None = None  # once there has been a quasi-Newton step
+    falls: int = 0  # of the objective: a bound may
 
 
 class Climb(Protocol[P]):
@@ -60,8 +63,9 @@ class Climb(Protocol[P]):
 def quasi_newton_step(climb: Climb[P], state: State[P]) -> State[P]:
     """One step: the first is EM's, to first order.
 
-    No accepted step lowers the objective. Where neither of two step lengths gains, the curvature is
-    forgotten and a step taken that cannot fail.
+    No accepted step lowers a likelihood. Where neither of two step lengths gains, the curvature is
+    forgotten and a step taken that cannot fail: with a bound whose states are chosen anew for every
+    point, it may still fall a little, and the steps after it gain.
     """
     if state.tangent is None:
         theta = climb.coordinates(state)
@@ -88,10 +92,14 @@ def quasi_newton_step(climb: Climb[P], state: State[P]) -> State[P]:
         curvature.clear()
         new = climb.certain(state)
         gain = promise = new.promise
-        if gain < 0:  # rounding: there is nothing left to gain
+        rounding = gain >= -_ROUNDING * (1 + abs(state.objective))
+        over = rounding or state.falls == _FALLS or not np.isfinite(gain)
+        if gain < 0 and over:  # there is nothing left to gain
             return state._replace(iteration=state.iteration + 1, promise=0.0)
         new_theta = climb.coordinates(new)
-    new = climb.tangent(new_theta, curvature, new)._replace(promise=max(promise, gain))
+    falls = state.falls + (gain < 0)
+    new = climb.tangent(new_theta, curvature, new)
+    new = new._replace(promise=max(promise, gain), falls=falls)
     assert new.tangent is not None
     curvature.add(new_theta - theta, gradient - new.tangent.gradient)
     return new

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -18,8 +17,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
 from ._arrays import Array
-from ._checks import check_choice, check_integer
-from ._estimator import SparseCodingEstimator
+from ._checks import check_choice, check_integer, check_jobs
+from ._estimator import SparseCodingEstimator, pool, threads
 from .candidates import (
     NOISE_FLOOR,
     NOISE_FREE,
@@ -47,6 +46,8 @@ _MOST_NOISY = 24  # sources that exact inference serves
 _AFFORDABLE = 3e7  # state visits an E-step of the search may take where nobody asked for them
 _MANY_RUNS = 40  # what a histogram of orthogonality needs
 _BIN = 5.0  # degrees, of that histogram
+_NEARLY_AS_LIKELY = 0.05  # nats per sample; runs that were stopped early lag behind by less
+_SMALLEST = 3e-6  # channel, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,9 @@ class Reliability:
     Attributes
     ----------
     agreement : array
-        How similar the source's direction is in the other restarts of the chosen model: mean
-        absolute cosine of whitened columns, 0 to 1. NaN where there was one run.
+        How similar the source's direction is in the other restarts of the chosen model that are
+        nearly as likely (in all of them, where none is): mean absolute cosine of whitened columns,
+        0 to 1. NaN where there was one run.
     activation : array
         Probability that the source is active: neither in its spike nor in a component that the
         noise drowns, so that it might as well be one.
@@ -278,15 +280,16 @@ def separate(
     check_choice("select", select, SELECTIONS)
     if n_init is not None:
         check_integer("n_init", n_init, 1)
-    if n_jobs is not None and n_jobs != -1:
-        check_integer("n_jobs", n_jobs, 1)
+        n_init = int(n_init)
+    check_jobs(n_jobs)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
     if isinstance(n_sources, str):
         check_choice("n_sources", n_sources, ("auto",))
     else:
         check_integer("n_sources", n_sources, 1)
-        _check_number(int(n_sources), n_channels, method, select)
+        n_sources = int(n_sources)
+        _check_number(n_sources, n_channels, method, select)
     if select == "orthogonality" and method in ("noise_free", "orthogonal"):
         raise ValueError(
             f"select='orthogonality' chooses among runs with noise, got method={method!r}; "
@@ -306,20 +309,18 @@ def separate(
     if checkpoint is not None:
         depends_on = settings | {"random_state": settings["random_state"] if again else None}
         kept = Checkpoint(checkpoint, depends_on | {"data": digest(X)}, settings)
-    threads = (os.cpu_count() or 1) if n_jobs == -1 else n_jobs or 1
-    pool = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
 
     def tell(told) -> object:
         assert callback is not None
         return callback(SeparationProgress(*told))
 
-    with pool as executor, kept as runs:
+    with pool(threads(n_jobs)) as executor, kept as runs:
         if runs is not None:
             settings = dict(runs.drawn)
         rng = np.random.default_rng(_draw(settings["random_state"]))
         mixture = Mixture(X, rng, executor, tell if callback is not None else None, runs)
         search = _Search(mixture, method, select, n_init)
-        best = search.number() if isinstance(n_sources, str) else search.fit(int(n_sources))
+        best = search.number() if isinstance(n_sources, str) else search.fit(n_sources)
     model, attempt = best.model, best.attempts[best.best]
     order, signs = _arrangement(best.parameters.mixing, best.parameters.prior)
     model.parameters_ = reordered(best.parameters, order, signs)
@@ -381,11 +382,23 @@ def check_mixture(X: ArrayLike) -> np.ndarray:
     n_samples, n_channels = X.shape
     if n_channels == 1:
         raise ValueError("X has one channel: separation needs at least two")
+    if n_samples <= n_channels:
+        raise ValueError(
+            f"X has {n_samples} samples of {n_channels} channels: separation needs more "
+            "samples than channels; transpose X if its rows are channels"
+        )
     spread = np.ptp(X, axis=0)
     silent = np.flatnonzero(spread == 0)
     if len(silent):
         raise ValueError(f"channel {silent[0] + 1} is silent: all its values are the same")
     centred = X - X.mean(axis=0, dtype=np.float64)
+    deviation = centred.std(axis=0)
+    if deviation.min() < _SMALLEST * deviation.max():
+        small, large = int(deviation.argmin()) + 1, int(deviation.argmax()) + 1
+        raise ValueError(
+            f"channel {small} is {deviation.max() / deviation.min():.0e} times smaller than "
+            f"channel {large}: bring the channels to comparable scales first"
+        )
     correlation = centred / np.linalg.norm(centred, axis=0)
     correlation = correlation.T @ correlation
     similarity = np.abs(np.triu(correlation, 1))
@@ -580,13 +593,15 @@ def _arrangement(mixing: Array, prior: Prior) -> tuple[np.ndarray, Array]:
 def _reliability(mixture: Mixture, candidate: Candidate, model: FittedModel) -> Reliability:
     columns = mixture.whitened(model.mixing_)
     columns = columns / np.linalg.norm(columns, axis=0)
+    others = [a for number, a in enumerate(candidate.attempts) if number != candidate.best]
+    least = candidate.log_likelihood - _NEARLY_AS_LIKELY
+    near = [attempt for attempt in others if attempt.log_likelihood >= least]
     similarities = []
-    for number, attempt in enumerate(candidate.attempts):
-        if number != candidate.best:
-            other = mixture.whitened(attempt.mixing)
-            norms = np.linalg.norm(other, axis=0)
-            other = other / np.where(norms > 0, norms, 1.0)
-            similarities.append(np.abs(columns.T @ other).max(axis=1))
+    for attempt in near or others:
+        other = mixture.whitened(attempt.mixing)
+        norms = np.linalg.norm(other, axis=0)
+        other = other / np.where(norms > 0, norms, 1.0)
+        similarities.append(np.abs(columns.T @ other).max(axis=1))
     n_sources = columns.shape[1]
     agreement = np.mean(similarities, axis=0) if similarities else np.full(n_sources, np.nan)
     deviation = np.zeros(n_sources)
