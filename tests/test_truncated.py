@@ -3,7 +3,6 @@ estimator that uses it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -18,12 +17,15 @@ from spikeslab import (
     Expectation,
     GaussianSparseCoding,
     IsotropicNoise,
+    Model,
     Parameters,
     Prior,
     TruncatedInference,
     maximise,
 )
 from spikeslab._kernel import available, use
+from spikeslab.blocks import ArrayRows
+from spikeslab.initialise import data_start
 
 
 @pytest.fixture(params=available())
@@ -580,18 +582,18 @@ def test_with_however_little_noise_everything_is_finite(variance, family):
 
 
 def test_quasi_newton_reaches_the_exact_optimum_though_the_bound_falls_now_and_then():
-    """It used to end where the bound first fell, up to a seventh of the way back."""
-    missed = []
-    for seed in range(5):
+    """It used to end where the bound first fell."""
+    model, missed = Model(learn=frozenset({"components", "prior", "noise"})), []
+    for seed in range(7):
         rng = np.random.default_rng(seed)
         prior = Prior.spike_and_slab(np.full(10, 0.2))
         mixing, noise = rng.standard_normal((10, 10)), IsotropicNoise(0.1, 10)
-        truth = Parameters(mixing, np.zeros(10), prior, noise)
-        Y, _ = truth.sample(1000, rng)
-        begin = replace(truth, mixing=Y[:10].T / 2, noise=IsotropicNoise(float(Y.var()), 10))
+        Y, _ = Parameters(mixing, np.zeros(10), prior, noise).sample(1000, rng)
+        begin = data_start(model, ArrayRows(Y), np.zeros(10), Y.T @ Y / len(Y), 10, rng)
         exact = Expectation(Y)
-        aim = maximise(exact, begin, tol=1e-6)
-        found = maximise(Expectation(Y, infer=TruncatedInference), begin, tol=1e-6)
+        aim = maximise(exact, begin, model, tol=1e-6)
+        found = maximise(Expectation(Y, infer=TruncatedInference), begin, model, tol=1e-6)
         reached = exact(found.parameters).log_likelihood / len(Y)
         missed.append((aim.log_likelihood - reached) / (aim.log_likelihood - aim.history[0]))
-    assert np.median(missed) < 0.01
+    assert np.median(missed) < 0.005
+    assert np.sum(np.array(missed) > 0.01) <= 1  # which exact steps from there do not mend either
