@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.interpolate import griddata
 from sklearn.datasets import load_sample_image
-from sklearn.decomposition import MiniBatchDictionaryLearning, sparse_encode
+from sklearn.decomposition import MiniBatchDictionaryLearning
+from sklearn.linear_model import orthogonal_mp_gram
 
 from machine import machine
 from separation_tables import table
@@ -68,7 +69,12 @@ def photograph(name: str) -> Array:
 # ---- methods ----
 
 
-def _by_dictionary(noisy: Array, sigma: float, learn: Callable[[Array], Array]) -> Array:
+Pursuit = Callable[[Array, Array, float], Array]  # details, dictionary, energy left: the codes
+
+
+def _by_dictionary(
+    noisy: Array, sigma: float, learn: Callable[[Array], Array], pursue: Pursuit
+) -> Array:
     """A dictionary of the patches, orthogonal matching pursuit up to the noise's energy, and the
     plain average of the overlaps.
     """
@@ -79,8 +85,7 @@ def _by_dictionary(noisy: Array, sigma: float, learn: Callable[[Array], Array]) 
     for strip in patches.strips():
         details, means = patches.split(image, strip)
         energy = details.shape[1] * (1.15 * sigma) ** 2
-        codes = sparse_encode(details, dictionary, algorithm="omp", alpha=energy)
-        found = codes @ dictionary
+        found = pursue(details, dictionary, energy) @ dictionary
         average.add(strip, patches.join(found, means), np.ones(len(found)))
     return average.image()[:, :, 0]
 
@@ -92,18 +97,31 @@ def mini_batch(noisy: Array, sigma: float, n_components: int) -> Array:
         )
         return model.fit(details).components_
 
-    return _by_dictionary(noisy, sigma, learn)
+    # not sparse_encode: its alpha is no tolerance, and six atoms are always taken
+    def pursue(details: Array, dictionary: Array, energy: float) -> Array:
+        return orthogonal_mp_gram(
+            dictionary @ dictionary.T,
+            dictionary @ details.T,
+            tol=energy,
+            norms_squared=(details**2).sum(axis=1),
+        ).T
+
+    return _by_dictionary(noisy, sigma, learn, pursue)
 
 
 def spams(noisy: Array, sigma: float, n_components: int) -> Array:
-    from spams import trainDL
+    from spams import omp, trainDL
 
     def learn(details: Array) -> Array:
         columns = np.asfortranarray(details.T)
         options = {"lambda1": 1.2 * sigma, "iter": 1000, "batchsize": 400, "numThreads": 1}
         return trainDL(columns, K=n_components, mode=2, verbose=False, **options).T.copy()
 
-    return _by_dictionary(noisy, sigma, learn)
+    def pursue(details: Array, dictionary: Array, energy: float) -> Array:
+        columns, atoms = np.asfortranarray(details.T), np.asfortranarray(dictionary.T)
+        return omp(columns, atoms, eps=energy, numThreads=1).T
+
+    return _by_dictionary(noisy, sigma, learn, pursue)
 
 
 def bm3d(noisy: Array, sigma: float, n_components: int) -> Array:

@@ -1,8 +1,9 @@
-"""Data larger than memory, and two workers: `python benchmarks/scale.py [--points N] [--write]`.
+"""Data larger than memory, and two workers:
+`python benchmarks/scale.py > benchmarks/results/scale.md`.
 
-Prints Markdown tables of ratios measured in one run with the target beside each number; --write
-also puts them into SCALE.md. The data of the first table are written to a file in --folder, which
-must have room for them (1.3 GB at the default size), and stay in the system's cache.
+Prints Markdown tables of ratios measured in one run with the target beside each number. The data of
+the first table are written to a file in --folder, which must have room for them (1.3 GB at the
+default size), and stay in the system's cache.
 """
 
 import argparse
@@ -175,7 +176,6 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=10_000_000, metavar="N", help="of table a")
     parser.add_argument("--only", default="ab", metavar="LETTERS", help="sections, such as b")
     parser.add_argument("--folder", type=Path, default=None, metavar="DIR", help="for the file")
-    parser.add_argument("--write", action="store_true", help="also write SCALE.md")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.alone:
@@ -189,8 +189,6 @@ def main() -> None:
         if name in arguments.only:
             parts.append(section().markdown())
             print(parts[-1], flush=True)
-    if arguments.write:
-        (HERE / "SCALE.md").write_text("\n".join(parts))
     return None
 
 
