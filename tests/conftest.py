@@ -18,6 +18,7 @@ import threadpoolctl
 from browser import ARGUMENTS, CHROMIUM
 from oracles import random_prior
 from spikeslab import DiagonalNoise, FullNoise, IsotropicNoise, Parameters, Prior
+from spikeslab._kernel import available, use
 
 Make = Callable[..., Parameters]
 
@@ -25,6 +26,14 @@ threadpoolctl.threadpool_limits(1, user_api="blas")
 
 # A shell starts what runs in the background deaf to Ctrl-C, which some tests are about.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=available())
+def kernel(request):
+    """The kernel for each instruction set of this machine in turn."""
+    use(request.param)
+    yield request.param
+    use("")
 
 
 @pytest.fixture

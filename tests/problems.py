@@ -104,6 +104,20 @@ def make_parameters(family, noise, shape, rng):
     )
 
 
+def with_holes(X, share, rng):
+    return np.where(rng.random(X.shape) < share, np.nan, X)
+
+
+def problem_with_holes(family, noise, shape, n_points=9, share=0.5, seed=0):
+    """Parameters, and data from them with holes: one row is whole, one empty."""
+    rng = np.random.default_rng(seed)
+    p = make_parameters(family, noise, shape, rng)
+    whole = p.sample(n_points, rng)[0]
+    Y = with_holes(whole, share, rng)
+    Y[1], Y[2] = whole[1], np.nan
+    return p, Y
+
+
 def log_density(X, p):
     """The oracle's log density of every point."""
     return oracles.log_density(

@@ -5,15 +5,8 @@ import pytest
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
-from spikeslab._kernel import available, gaussian_densities, gaussian_moments, use
+from spikeslab._kernel import gaussian_densities, gaussian_moments
 from spikeslab.gaussian_classes import GaussianClasses
-
-
-@pytest.fixture(params=available())
-def kernel(request):
-    use(request.param)
-    yield request.param
-    use("")
 
 
 def covariances(shape, rng, rank=None):

@@ -18,13 +18,6 @@ import oracles
 from spikeslab._kernel import Tree, available, chosen, use
 
 
-@pytest.fixture(params=available())
-def kernel(request):
-    use(request.param)
-    yield request.param
-    use("")
-
-
 class Problem(NamedTuple):
     A: np.ndarray
     b: np.ndarray  # (N, H)

@@ -23,6 +23,8 @@ from problems import (
     make_parameters,
     make_start,
     penalty,
+    problem_with_holes,
+    with_holes,
 )
 from spikeslab import (
     Expectation,
@@ -37,7 +39,6 @@ from spikeslab import (
     separate,
     statistics,
 )
-from spikeslab._kernel import available, use
 from spikeslab.blocks import ArrayRows, Survey
 from spikeslab.coordinates import Coordinates
 from spikeslab.initialise import STARTS, observed_covariance
@@ -53,18 +54,6 @@ by_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.ke
 by_shape = pytest.mark.parametrize("shape", [(3, 2), (2, 3), (5, 1)], ids=str)
 
 
-@pytest.fixture(params=available())
-def kernel(request):
-    use(request.param)
-    yield request.param
-    use("")
-
-
-def with_holes(X, share, rng):
-    """X with a share of its entries missing."""
-    return np.where(rng.random(X.shape) < share, np.nan, X)
-
-
 def complete(Y, p):
     """The oracle's answers for all points, stacked."""
     prior = (p.prior.weights, p.prior.means, p.prior.variances)
@@ -76,16 +65,6 @@ def log_density(Y, p):
     return complete(Y, p).log_density
 
 
-def problem(family, noise, shape, n_points=9, share=0.5, seed=0):
-    """Parameters, and data from them with holes: one row is whole, one empty."""
-    rng = np.random.default_rng(seed)
-    p = make_parameters(family, noise, shape, rng)
-    whole = p.sample(n_points, rng)[0]
-    Y = with_holes(whole, share, rng)
-    Y[1], Y[2] = whole[1], np.nan
-    return p, Y
-
-
 # Inference
 
 
@@ -93,7 +72,7 @@ def problem(family, noise, shape, n_points=9, share=0.5, seed=0):
 @by_family
 @by_shape
 def test_the_posterior_is_that_of_brute_force(kernel, noise, family, shape):
-    p, Y = problem(family, noise, shape)
+    p, Y = problem_with_holes(family, noise, shape)
     expected, inference = complete(Y, p), InferenceWithMissing(p)
     moments = inference.moments(Y, each=True)
     mean, outer = expected.mean[:, shape[0] :], expected.outer[:, shape[0] :, shape[0] :]
@@ -110,7 +89,7 @@ def test_the_posterior_is_that_of_brute_force(kernel, noise, family, shape):
 @by_family
 @by_shape
 def test_predictions_are_those_of_the_conditioned_mixture(noise, family, shape):
-    p, Y = problem(family, noise, shape)
+    p, Y = problem_with_holes(family, noise, shape)
     expected, missing = complete(Y, p), np.isnan(Y)
     mean, variance = InferenceWithMissing(p).predict(Y)
     n_features = shape[0]
@@ -125,7 +104,7 @@ def test_predictions_are_those_of_the_conditioned_mixture(noise, family, shape):
 def test_trees_of_any_height(kernel, family, n_latents):
     if FAMILIES[family].n_components ** n_latents > 3**5:
         pytest.skip("slow for the oracle")
-    p, Y = problem(FAMILIES[family], "diagonal", (4, n_latents), n_points=6)
+    p, Y = problem_with_holes(FAMILIES[family], "diagonal", (4, n_latents), n_points=6)
     expected = complete(Y, p)
     moments = InferenceWithMissing(p).moments(Y, each=True)
     np.testing.assert_allclose(moments.log_evidence, expected.log_density, rtol=1e-10, atol=1e-10)
@@ -136,7 +115,7 @@ def test_trees_of_any_height(kernel, family, n_latents):
 
 @pytest.mark.parametrize("weights", [[1.0, 0.0], [0.0, 1.0]], ids=["never on", "always on"])
 def test_weights_of_exactly_0_and_1(kernel, weights):
-    p, Y = problem(FAMILIES["1slab-soft-own-means"], "isotropic", (4, 3))
+    p, Y = problem_with_holes(FAMILIES["1slab-soft-own-means"], "isotropic", (4, 3))
     prior = replace(p.prior, weights=np.vstack([p.prior.weights[:2], weights]))
     p = replace(p, prior=prior)
     expected, moments = complete(Y, p), InferenceWithMissing(p).moments(Y, each=True)
@@ -170,7 +149,7 @@ def test_precise_data_against_many_digits(kernel, family, precision):
 @pytest.mark.parametrize("gap", [1.0, 30.0, 300.0])
 def test_states_that_are_far_better_than_the_reference(kernel, family, gap):
     """Component means so far apart that no fixed scale of the weights would do."""
-    p, Y = problem(FAMILIES[family], "diagonal", (4, 3), n_points=6)
+    p, Y = problem_with_holes(FAMILIES[family], "diagonal", (4, 3), n_points=6)
     means = np.column_stack([np.zeros(3), gap * np.array([1.0, -1.0, 0.5])])
     p = replace(p, prior=replace(p.prior, means=means))
     for points in (Y, Y * gap):
@@ -180,7 +159,7 @@ def test_states_that_are_far_better_than_the_reference(kernel, family, gap):
 
 
 def test_nothing_overflows_however_far_the_points(kernel):
-    p, Y = problem(FAMILIES["1slab-hard-own-means"], "isotropic", (4, 3))
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own-means"], "isotropic", (4, 3))
     for scale in (1e6, 1e20, 1e100):
         moments = InferenceWithMissing(p).moments(Y * scale, each=True)
         assert np.isfinite(moments.log_evidence).all()
@@ -189,7 +168,7 @@ def test_nothing_overflows_however_far_the_points(kernel):
 
 
 def test_points_of_the_wrong_shape_are_refused():
-    p, Y = problem(FAMILIES["1slab-hard-own"], "isotropic", (4, 3))
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own"], "isotropic", (4, 3))
     inference = InferenceWithMissing(p)
     for method in (inference.log_evidence, inference.moments, inference.covariance):
         with pytest.raises(ValueError, match="y must be points x features"):
@@ -198,7 +177,7 @@ def test_points_of_the_wrong_shape_are_refused():
 
 @by_noise
 def test_supports_and_samples_follow_the_posterior(noise):
-    p, Y = problem(FAMILIES["1slab-soft-own-means"], noise, (4, 3), n_points=6)
+    p, Y = problem_with_holes(FAMILIES["1slab-soft-own-means"], noise, (4, 3), n_points=6)
     inference, expected = InferenceWithMissing(p), complete(Y, p)
     active, probability = inference.supports(Y, 8)
     np.testing.assert_allclose(probability.sum(axis=1), 1)
@@ -233,7 +212,7 @@ def test_without_missing_values_it_is_bitwise_the_ordinary_inference(noise):
 @by_family
 @by_shape
 def test_statistics_are_the_expectations_of_the_complete_data(noise, family, shape):
-    p, Y = problem(family, noise, shape)
+    p, Y = problem_with_holes(family, noise, shape)
     some = ~np.isnan(Y).all(axis=1)
     each, D = complete(Y[some], p), shape[0]
     outer = each.outer.sum(axis=0)
@@ -262,7 +241,7 @@ def assert_same(a, b, rtol=1e-12):
 
 @by_noise
 def test_neither_blocks_nor_threads_nor_a_shift_change_anything(noise, monkeypatch):
-    p, Y = problem(FAMILIES["1slab-hard-own-means"], noise, (3, 2), n_points=101)
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own-means"], noise, (3, 2), n_points=101)
     whole = Expectation(Y, noise)(p)
     monkeypatch.setattr(statistics, "_LEAST_POINTS", 1)
     monkeypatch.setattr(statistics, "_MOST_POINTS", 13)
@@ -277,7 +256,7 @@ def test_neither_blocks_nor_threads_nor_a_shift_change_anything(noise, monkeypat
 
 @by_noise
 def test_a_block_without_a_single_value_counts_for_nothing(noise, monkeypatch):
-    p, Y = problem(FAMILIES["1slab-hard-own-means"], noise, (3, 2), n_points=40)
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own-means"], noise, (3, 2), n_points=40)
     padded = np.vstack([np.full((30, 3), np.nan), Y, np.full((30, 3), np.nan)])
     expected = Expectation(Y, noise)(p)
     assert_same(Expectation(padded, noise)(p), expected)

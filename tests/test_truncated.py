@@ -28,13 +28,6 @@ from spikeslab.blocks import ArrayRows
 from spikeslab.initialise import data_start
 
 
-@pytest.fixture(params=available())
-def kernel(request):
-    use(request.param)
-    yield request.param
-    use("")
-
-
 def close(found, wanted, tolerance=1e-10):
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
 

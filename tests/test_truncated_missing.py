@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import oracles
-from problems import FAMILIES, make_model, make_parameters
+from problems import FAMILIES, make_model, make_parameters, problem_with_holes, with_holes
 from spikeslab import (
     Expectation,
     GaussianSparseCoding,
@@ -19,7 +19,6 @@ from spikeslab import (
     TruncatedInference,
     maximise,
 )
-from spikeslab._kernel import available, use
 from spikeslab.m_step import m_step
 from spikeslab.missing import InferenceWithMissing
 from spikeslab.noise import NOISES
@@ -29,29 +28,8 @@ by_noise = pytest.mark.parametrize("noise", SEPARABLE)
 by_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 
 
-@pytest.fixture(params=available())
-def kernel(request):
-    use(request.param)
-    yield request.param
-    use("")
-
-
 def close(found, wanted, tolerance=1e-9):
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
-
-
-def with_holes(X, share, rng):
-    return np.where(rng.random(X.shape) < share, np.nan, X)
-
-
-def problem(family, noise, shape, n_points=11, share=0.5, seed=0):
-    """Parameters, and data from them with holes: one row is whole, one empty."""
-    rng = np.random.default_rng(seed)
-    p = make_parameters(family, noise, shape, rng)
-    whole = p.sample(n_points, rng)[0]
-    Y = with_holes(whole, share, rng)
-    Y[1], Y[2] = whole[1], np.nan
-    return p, Y
 
 
 def in_the_set(inference, Y):
@@ -107,7 +85,7 @@ def check_moments(inference, Y, weights=None):
 @by_family
 def test_everything_is_that_of_the_observed_entries_in_the_chosen_set(kernel, family, noise):
     for shape, n_free, max_active in [((3, 4), 2, 2), ((5, 3), 1, 3), ((2, 4), 4, 1)]:
-        p, Y = problem(family, noise, shape)
+        p, Y = problem_with_holes(family, noise, shape, 11)
         inference = TruncatedInference(p, n_free, max_active)
         answer = check_moments(inference, Y)
         D = shape[0]
@@ -124,7 +102,7 @@ def test_everything_is_that_of_the_observed_entries_in_the_chosen_set(kernel, fa
 @by_noise
 @pytest.mark.parametrize("family", ["1slab-hard-own", "1slab-soft-own", "2slab-soft-own-means"])
 def test_supports_draws_and_spreads_are_those_of_the_set(family, noise):
-    p, Y = problem(FAMILIES[family], noise, (4, 5), 6)
+    p, Y = problem_with_holes(FAMILIES[family], noise, (4, 5), 6)
     Y = np.delete(Y, 2, axis=0)  # the empty row
     inference = TruncatedInference(p, 3, 4)
     answer = in_the_set(inference, Y)
@@ -154,7 +132,7 @@ def test_supports_draws_and_spreads_are_those_of_the_set(family, noise):
 @by_noise
 @pytest.mark.parametrize("family", ["1slab-hard-own", "2slab-soft-own-means"])
 def test_weights_count_a_point_more_or_less_often(family, noise):
-    p, Y = problem(FAMILIES[family], noise, (3, 4), 20)
+    p, Y = problem_with_holes(FAMILIES[family], noise, (3, 4), 20)
     weights = np.random.default_rng(1).uniform(0, 3, len(Y))
     check_moments(TruncatedInference(p, 2, 3), Y, weights)
 
@@ -162,7 +140,7 @@ def test_weights_count_a_point_more_or_less_often(family, noise):
 @by_noise
 @pytest.mark.parametrize("family", ["1slab-hard-own", "1slab-hard-own-means", "2slab-hard-shared"])
 def test_with_everything_free_it_is_the_exact_inference(kernel, family, noise):
-    p, Y = problem(FAMILIES[family], noise, (12, 7), 60, 0.6)
+    p, Y = problem_with_holes(FAMILIES[family], noise, (12, 7), 60, 0.6)
     exact, free = InferenceWithMissing(p), TruncatedInference(p, 7, 7)
     close(free.log_evidence(Y), exact.log_evidence(Y))
     for each in (False, True):
@@ -175,7 +153,7 @@ def test_with_everything_free_it_is_the_exact_inference(kernel, family, noise):
 @by_noise
 @pytest.mark.parametrize(("n_free", "max_active"), [(1, 1), (2, 3), (5, 5)])
 def test_latents_that_are_always_or_never_active(kernel, noise, n_free, max_active):
-    p, Y = problem(FAMILIES["1slab-hard-own-means"], noise, (4, 5), 12)
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own-means"], noise, (4, 5), 12)
     weights = np.array([[0, 1.0], [1, 0], [0.7, 0.3], [0.4, 0.6], [0, 1]])
     p = replace(p, prior=replace(p.prior, weights=weights))
     inference = TruncatedInference(p, n_free, max_active)
@@ -260,7 +238,7 @@ def test_extreme_data_give_finite_answers(kernel):
 
 
 def test_full_noise_is_refused_with_a_sentence():
-    p, Y = problem(FAMILIES["1slab-hard-own"], "isotropic", (3, 4))
+    p, Y = problem_with_holes(FAMILIES["1slab-hard-own"], "isotropic", (3, 4), 11)
     p = replace(p, noise=NOISES["full"](p.noise.covariance))
     inference = TruncatedInference(p)
     asks = (inference.log_evidence, inference.moments, inference.states, inference.predict)
@@ -282,7 +260,7 @@ def sparse_data(n_points, rng, n_features=8, n_latents=12):
 @by_noise
 @by_family
 def test_a_step_of_em_raises_the_bound_of_the_same_states(noise, family):
-    p, Y = problem(family, noise, (4, 4), 25)
+    p, Y = problem_with_holes(family, noise, (4, 4), 25)
     model = make_model(family, noise)
     p = p.shifted(-p.offset) if "mean" not in model.learn else p
     infer = partial(TruncatedInference, n_free=2, max_active=3)

@@ -249,7 +249,7 @@ def most_likely(results: list[Result], tie: float = 0.0) -> int:
     numbers = noisy or list(range(len(results)))
     least = max(results[i].log_likelihood for i in numbers) - tie
     tied = [i for i in numbers if results[i].log_likelihood >= least]
-    return min(tied, key=lambda i: (results[i].parameters.noise.values[0], i)) if tie else tied[0]
+    return min(tied, key=lambda i: results[i].parameters.noise.values[0])
 
 
 class NoiseFree(NamedTuple):

@@ -228,7 +228,8 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
     ) -> tuple[list[NoiseFreeRun], list[NoiseFreeRun]]:
         """Rough runs from many starts, and those of them that are worth refining."""
         if self.densities == "laplacian":
-            found = self._heavy(signals, self.n_init, rng, tell(0))
+            rotations = random_rotations(self.n_init, len(signals), rng)
+            found = self._laplacian(signals, rotations, _ROUGH, _ROUGH_TOLERANCE, tell(0))
             return found, _most_likely(found, 1)
         H, K = len(signals), 1 + self.n_slabs
         family = replace(DENSITIES, n_slabs=self.n_slabs, smallest_variance=_SEARCH_VARIANCE)
@@ -247,21 +248,23 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         best = _most_likely(found, _REFINED)
         if self.unmixing == "orthogonal" or _interrupted(found):
             return found, best
-        heavy = self._heavy(signals, _HEAVY_TAILED_STARTS, rng, tell(self.n_init))
+        rotations = random_rotations(_HEAVY_TAILED_STARTS, H, rng)
+        told = tell(self.n_init)
+        heavy = self._laplacian(signals, rotations, _ROUGH, _ROUGH_TOLERANCE, told)
         return [*found, *heavy], [*best, *_most_likely(heavy, 1)]
 
-    def _heavy(
-        self, signals: Array, n_runs: int, rng: Generator, told: Told | None
+    def _laplacian(
+        self, signals: Array, matrices: Array, max_iter: int, tol: float, told: Told | None
     ) -> list[NoiseFreeRun]:
-        """Rough runs with Laplacian densities."""
+        """Runs with Laplacian densities."""
         return maximise_noise_free(
             signals,
-            random_rotations(n_runs, len(signals), rng),
-            heavy_tailed(n_runs * len(signals), 1 + self.n_slabs),
+            matrices,
+            heavy_tailed(len(matrices) * len(signals), 1 + self.n_slabs),
             orthogonal=self.unmixing == "orthogonal",
             learn=False,
-            max_iter=_ROUGH,
-            tol=_ROUGH_TOLERANCE,
+            max_iter=max_iter,
+            tol=tol,
             callback=told,
         )
 
@@ -298,16 +301,7 @@ class NoiseFreeSparseCoding(SparseCodingEstimator):
         told: Told | None,
     ) -> list[NoiseFreeRun]:
         if self.densities == "laplacian":
-            return maximise_noise_free(
-                signals,
-                starts[0].matrix[None],
-                starts[0].prior,
-                orthogonal=self.unmixing == "orthogonal",
-                learn=False,
-                max_iter=max_iter,
-                tol=tol,
-                callback=told,
-            )
+            return self._laplacian(signals, starts[0].matrix[None], max_iter, tol, told)
         runs = []
         for number, start in enumerate(starts):
             run = climb_noise_free(
